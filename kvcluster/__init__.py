@@ -1,0 +1,1 @@
+"""Elastic, crash-safe KV-cache memory for LLM inference on Ray."""
