@@ -159,7 +159,8 @@ class Quarantined(KvClusterError):
 
     def __init__(self, *, residue: tuple[Residue, ...]) -> None:
         total = sum(piece.size_bytes for piece in residue)
-        super().__init__(f"{total} bytes could not be taken back and stay charged: {'; '.join(p.what for p in residue)}")
+        what = "; ".join(piece.what for piece in residue)
+        super().__init__(f"{total} bytes could not be taken back and stay charged: {what}")
         self.residue = residue
 
 

@@ -62,9 +62,7 @@ class Shape:
 
     def tokens_in(self, windows: tuple[int, ...]) -> int:
         """The most tokens that lie wholly in so many windows a fragment."""
-        return min(
-            count * self.granule_bytes // g.stride_bytes for g, count in zip(self.groups, windows, strict=True)
-        )
+        return min(count * self.granule_bytes // g.stride_bytes for g, count in zip(self.groups, windows, strict=True))
 
     def window_count(self, windows: tuple[int, ...]) -> int:
         """All windows of all fragments, where each fragment of group g holds windows[g]."""
@@ -124,7 +122,7 @@ class RangeMap:
             0 <= run.group < len(self.shape.groups)
             and 0 <= run.fragment < self.shape.groups[run.group].fragments
             and run.count >= 1
-            and 0 <= run.start
+            and run.start >= 0
             and run.start + run.count <= self.shape.windows(self.max_tokens)[run.group]
         )
         if not inside:
