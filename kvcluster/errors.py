@@ -5,10 +5,11 @@ actor or a `wire.faults.Fault` and still be caught by its class. A caller's misu
 used after close) is a plain ValueError or TypeError, not one of these.
 
     try later         OutOfBudget, DeviceUnreachable
-    ask differently   NeverFits, GrantRefused, UnknownRequest, StaleEpoch, LateDuplicate, SessionEnded, LimitReached
+    ask differently   NeverFits, GrantRefused, UnknownRequest, NotAllowed, StaleEpoch, LateDuplicate, SessionEnded,
+                      BadFrame, LimitReached
     the hardware      DriverError
     still in force    Quarantined
-    our bug           InvariantBroken: never caught below the actor, which then stops
+    our bug           InvariantBroken: no KvClusterError, never caught below the actor, which then stops
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ from dataclasses import dataclass
 from typing import Any
 
 
-def _rebuild(kind: type[KvClusterError], fields: dict[str, Any]) -> KvClusterError:
+def _rebuild(kind: type[Carried], fields: dict[str, Any]) -> Carried:
     return kind(**fields)
 
 
-class KvClusterError(Exception):
-    """The base of all of them; `fields()` are its constructor's keywords."""
+class Carried(Exception):
+    """An error whose constructor's keywords are its attributes, so that it survives pickling."""
 
     def fields(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        return {name: value for name, value in vars(self).items() if not name.startswith("__")}  # notes are not ours
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.fields())
+
+
+class KvClusterError(Carried):
+    """Whatever a caller may catch: the world said no, and the state afterwards is known."""
 
 
 class OutOfBudget(KvClusterError):
@@ -120,6 +125,15 @@ class SessionEnded(KvClusterError):
         self.session = session
 
 
+class BadFrame(KvClusterError):
+    """Bytes that are no message of ours. Nothing was executed; `field` is where, dotted ("ops.0.tokens")."""
+
+    def __init__(self, *, field: str, reason: str) -> None:
+        super().__init__(f"not a message of ours: {field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
 class LimitReached(KvClusterError):
     """A limit of the operating system (descriptors, mappings, address space) would be passed. Nothing changed."""
 
@@ -164,7 +178,7 @@ class Quarantined(KvClusterError):
         self.residue = residue
 
 
-class InvariantBroken(KvClusterError):
+class InvariantBroken(Carried):
     """A rule of ours does not hold: our bug. The process that finds it stops."""
 
     def __init__(self, *, sentence: str) -> None:

@@ -27,7 +27,7 @@ class RequestId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class GrantId:
-    """`number` is chosen by the client and never used twice within the request."""
+    """`number` is chosen by the client and never used twice within the session."""
 
     request: RequestId
     number: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -18,13 +19,11 @@ def parse_bytes(text: str | int) -> int:
     Raises:
         ValueError: not a size; the sentence shows the form that is.
     """
-    if isinstance(text, int):
-        return text
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(str(text))
     factor = _FACTORS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise ValueError(f"{text!r} is not a size: write a number with KiB, MiB or GiB, as in 512MiB")
-    return int(float(match[1]) * factor)
+    return int(Decimal(match[1]) * factor)
 
 
 def format_bytes(size_bytes: int) -> str:

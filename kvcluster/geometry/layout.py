@@ -64,8 +64,15 @@ class GroupLayout:
         return self.group.head_dim * self.element_bytes
 
     def place(self, layer: int, side: Side, head: int) -> Place:
-        """Where K or V of `head` of the group's `layer`-th layer begins in each row."""
-        vector = (layer * 2 + side) * self.group.kv_heads + head
+        """Where K or V of `head` of the group's `layer`-th layer begins in each row.
+
+        Raises:
+            ValueError: the group has no such layer or head.
+        """
+        layers, heads = len(self.group.layers), self.group.kv_heads
+        if not (0 <= layer < layers and 0 <= head < heads):
+            raise ValueError(f"the group has {layers} layers and {heads} heads, not layer {layer} and head {head}")
+        vector = (layer * 2 + side) * heads + head
         vectors_in_row = self.stride_bytes // self._head_bytes
         return Place(vector // vectors_in_row, vector % vectors_in_row * self._head_bytes)
 

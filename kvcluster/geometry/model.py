@@ -8,6 +8,7 @@ belong to which group is read in `kvcluster.engine.model`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class LayerGroup:
     def __post_init__(self) -> None:
         if not self.layers or self.kv_heads < 1 or self.head_dim < 1:
             raise ValueError(f"a layer group needs layers, heads and a head size of at least 1, not {self}")
+        if self.layers[0] < 0 or any(a >= b for a, b in pairwise(self.layers)):
+            raise ValueError(f"layer indices are ascending from 0, not {self.layers}")
         if self.window_tokens is not None and self.window_tokens < 1:
             raise ValueError(f"a window holds at least 1 token, not {self.window_tokens}")
 

@@ -1,0 +1,43 @@
+# make run    text from a real model, on two host devices
+# make test   the tests, with branch coverage of the core
+# make check  lint, format, types, import contracts
+# make bench  the benchmarks; each prints one JSON object as its last line
+# Every target sets up .venv first. Another interpreter: make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed-by-make
+
+export RAY_USAGE_STATS_ENABLED := 0
+export HF_HUB_OFFLINE := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: setup run test check bench
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo 'kvcluster needs Python 3.11 or newer: name one with "make setup PYTHON=python3.12".' >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo 'This Python cannot make a virtual environment with pip: install its venv package (Debian and Ubuntu: apt install python3-venv).' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,demo]'
+	@touch $@
+
+run: $(STAMP)
+	@mkdir -p out && rm -f out/completions.jsonl
+	$(BIN)/kvcluster run-batch -i examples/prompts.jsonl -o out/completions.jsonl --model gemma3-270m --devices host:0,1
+
+test: $(STAMP)
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	@set -e; for benchmark in benchmarks/bench_*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark"; done

@@ -1,0 +1,102 @@
+"""A client's end of the attach socket: its session's lifeline, and the descriptors of what it committed.
+
+Where the server ends or closes the connection, `alive` is False from then on and nothing can be redeemed; what was
+mapped before stays mapped and usable. After a redemption that failed in the middle the next one starts clean: late
+pieces of the old one carry its number and are closed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+
+from kvcluster.attach.heartbeats import Heartbeats
+from kvcluster.attach.line import Line, open_line
+from kvcluster.attach.protocol import Descriptors
+from kvcluster.attach.redemption import redeemed
+from kvcluster.attach.sockets import close_all, is_hung_up
+from kvcluster.wire.faults import raise_fault
+from kvcluster.wire.messages import Fault, Hello, Redeem, Welcome
+
+__all__ = ["AttachClient", "Descriptors", "open_attach_client"]
+
+REDEEM_TIMEOUT_S = 10.0
+
+
+def open_attach_client(address: str, session: str, *, timeout_s: float) -> AttachClient:
+    """Attach this process to a device as `session`; heartbeats go out from now on. The caller closes it.
+
+    Raises:
+        DeviceUnreachable: nobody listens there, no answer in time, or another user's process. Nothing stays open.
+        Whatever the device refuses with. Nothing stays open.
+    """
+    deadline = time.monotonic() + timeout_s
+    line = open_line(address, deadline)
+    with ExitStack() as undo:
+        undo.callback(line.socket.close)
+        line.say(Hello(session=session), deadline)
+        welcome = _welcome(line, deadline)
+        line.device = welcome.device
+        heartbeats = Heartbeats(line.socket, welcome.heartbeat_s)
+        heartbeats.start()
+        undo.pop_all()
+    return AttachClient(line, welcome, heartbeats)
+
+
+def _welcome(line: Line, deadline: float) -> Welcome:
+    heard = line.hear(deadline)
+    close_all(heard.fds)
+    match heard.message:
+        case Welcome() as welcome:
+            return welcome
+        case Fault() as fault:
+            raise_fault(fault)
+    raise line.lost(f"it answered hello with {heard.message.verb!r}")
+
+
+class AttachClient:
+    """`redeem` is for one thread at a time (a second one waits); `alive` and `close` for any."""
+
+    def __init__(self, line: Line, welcome: Welcome, heartbeats: Heartbeats) -> None:
+        self.welcome = welcome
+        self._line = line
+        self._heartbeats = heartbeats
+        self._asked = 0
+        self._closed = False
+        self._redeeming = threading.Lock()
+        self._closing = threading.Lock()
+
+    @property
+    def alive(self) -> bool:
+        """The connection stands: neither side has closed it."""
+        with self._closing:
+            return not self._closed and not is_hung_up(self._line.socket)
+
+    def redeem(self, seq: int, *, timeout_s: float = REDEEM_TIMEOUT_S) -> Descriptors:
+        """Descriptors for the windows that frame `seq` committed, in their order; the caller closes them.
+
+        Raises:
+            DeviceUnreachable: the connection has ended, or no answer in time. Nothing is left open; while `alive`,
+                asking again is fine.
+            LimitReached: this process has no room for so many descriptors. Nothing is left open.
+            Whatever the device refuses with. Nothing is left open.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._redeeming:
+            if self._closed:
+                raise self._line.lost("this client is closed")
+            self._asked += 1
+            self._line.say(Redeem(ask=self._asked, seq=seq), deadline)
+            return redeemed(self._line, self._asked, deadline)
+
+    def close(self) -> None:
+        """End the connection and the heartbeats; a redemption that is waiting fails. Again: nothing."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+            self._line.hang_up()
+        self._heartbeats.stop()
+        with self._redeeming:
+            self._line.socket.close()

@@ -1,0 +1,94 @@
+"""One client's connection as the server sees it: its socket, what waits for it, and whose it is.
+
+Not the place for what messages mean (`attach.server`), nor for the loop.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+from kvcluster.attach.outbox import Outbox, Outgoing
+from kvcluster.attach.protocol import Descriptors
+from kvcluster.attach.sockets import MAX_DESCRIPTORS, close_all, receive
+from kvcluster.errors import BadFrame, KvClusterError, LimitReached
+from kvcluster.wire.codec import decode_socket, encode
+from kvcluster.wire.faults import fault_of
+from kvcluster.wire.messages import Handed, Message, NotHanded, SocketMessage
+
+
+class Connection:
+    """`session` is None until its hello was accepted. A closed one ignores everything."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.socket = connection
+        self.session: str | None = None
+        self.asked = 0
+        self.closed = False
+        self._outbox = Outbox(connection)
+
+    @property
+    def has_unsent(self) -> bool:
+        return len(self._outbox) > 0
+
+    def next_message(self) -> SocketMessage | None:
+        """What the client says; None where it said nothing yet.
+
+        Raises:
+            BadFrame: not a message of ours.
+            ConnectionError: the connection has ended.
+        """
+        try:
+            packet = receive(self.socket)
+        except BlockingIOError:
+            return None
+        if not packet.data:
+            raise ConnectionResetError
+        if not packet.is_whole:
+            raise BadFrame(field="size", reason="too large, or with descriptors, which no client sends")
+        return decode_socket(packet.data)
+
+    def say(self, message: Message) -> None:
+        self._outbox.put([Outgoing(encode(message))])
+
+    def hand(self, ask: int, seq: int, descriptors: Descriptors) -> None:
+        """Queue the descriptors, in pieces of what a packet carries; they are the outbox's from now on."""
+        try:
+            pieces = list(_pieces(ask, seq, descriptors))
+        except BaseException:
+            close_all(descriptors.fds)
+            raise
+        self._outbox.forget_redemptions()
+        self._outbox.put(pieces)
+
+    def refuse(self, ask: int, error: KvClusterError) -> None:
+        """Answer a redemption with an error."""
+        self._outbox.forget_redemptions()
+        self._outbox.put([Outgoing(encode(NotHanded(ask=ask, fault=fault_of(error))), ask=ask)])
+
+    def flush(self) -> None:
+        """Send what there is room for; a redemption that the kernel takes no descriptors for is refused.
+
+        Raises:
+            OSError: the connection has ended.
+        """
+        try:
+            self._outbox.flush()
+        except LimitReached as error:
+            self.refuse(self.asked, error)
+            self._outbox.flush()
+
+    def close(self) -> None:
+        self.closed = True
+        self._outbox.close()
+        self.socket.close()
+
+
+def _pieces(ask: int, seq: int, descriptors: Descriptors) -> Iterator[Outgoing]:
+    """At least one: an empty ticket has an answer too."""
+    total = len(descriptors.fds)
+    for start in range(0, max(total, 1), MAX_DESCRIPTORS):
+        fds = descriptors.fds[start : start + MAX_DESCRIPTORS]
+        sizes = descriptors.handle_bytes[start : start + MAX_DESCRIPTORS]
+        handed = Handed(ask=ask, seq=seq, count=len(fds), total=total, handle_bytes=sizes)
+        yield Outgoing(encode(handed), fds, ask)

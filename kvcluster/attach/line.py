@@ -1,0 +1,132 @@
+"""A client's socket, with deadlines: one message out, one in, and every failure a DeviceUnreachable.
+
+Deadlines are of `time.monotonic()`. One thread at a time.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+from kvcluster.attach.sockets import (
+    MAX_DESCRIPTORS,
+    Packet,
+    close_all,
+    is_trusted,
+    packet_socket,
+    peer_of,
+    receive,
+    send,
+    wait_for,
+)
+from kvcluster.errors import BadFrame, DeviceUnreachable
+from kvcluster.wire.codec import decode_socket, encode
+from kvcluster.wire.messages import Message, SocketMessage
+
+_SHORTEST_S = 0.001  # the kernel takes a send timeout of 0 for "for ever"
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A message, and the descriptors that came with it: the caller's. Not whole: some could not be received."""
+
+    message: SocketMessage
+    fds: tuple[int, ...]
+    is_whole: bool
+
+
+class Line:
+    """`device` is what errors call the other end."""
+
+    def __init__(self, connection: socket.socket, device: str) -> None:
+        self.socket = connection
+        self.device = device
+
+    def say(self, message: Message, deadline: float) -> None:
+        """Send `message`, waiting for room.
+
+        Raises:
+            DeviceUnreachable: no room in time, or the connection has ended. Nothing was sent.
+        """
+        data = encode(message)
+        while True:
+            try:
+                return send(self.socket, data)
+            except BlockingIOError:
+                self._wait(select.POLLOUT, deadline)
+            except OSError as error:
+                raise self.lost(f"the connection has ended ({error.strerror})") from None
+
+    def hear(self, deadline: float) -> Heard:
+        """The next message.
+
+        Raises:
+            DeviceUnreachable: none in time, the connection has ended, or it was no message of ours; descriptors that
+                came with it are closed.
+        """
+        while True:
+            self._wait(select.POLLIN, deadline)
+            try:
+                packet = receive(self.socket, max_fds=MAX_DESCRIPTORS)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise self.lost(f"the connection has ended ({error.strerror})") from None
+            return self._understood(packet)
+
+    def hang_up(self) -> None:
+        """End the connection, and whoever waits on it, without closing the socket."""
+        with suppress(OSError):  # the other end was faster
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def lost(self, reason: str) -> DeviceUnreachable:
+        return DeviceUnreachable(device=self.device, reason=reason)
+
+    def _understood(self, packet: Packet) -> Heard:
+        with ExitStack() as undo:
+            undo.callback(close_all, packet.fds)
+            if not packet.data:
+                raise self.lost("it closed the connection")
+            try:
+                message = decode_socket(packet.data)
+            except BadFrame as error:
+                raise self.lost(f"it said what this version does not understand ({error})") from None
+            undo.pop_all()
+        return Heard(message, packet.fds, packet.is_whole)
+
+    def _wait(self, event: int, deadline: float) -> None:
+        if not wait_for(self.socket, event, deadline - time.monotonic()):
+            raise self.lost("no answer in time")
+
+
+def open_line(address: str, deadline: float) -> Line:
+    """Connect to a server of our own user.
+
+    Raises:
+        DeviceUnreachable: nobody listens there, not in time, or another user does. Nothing stays open.
+    """
+    name = address.replace("\0", "@")
+    with ExitStack() as undo:
+        connection = undo.enter_context(packet_socket())
+        try:
+            _connect(connection, address, deadline)
+        except OSError as error:
+            raise DeviceUnreachable(device=name, reason=f"cannot connect ({error.strerror})") from None
+        if not is_trusted(peer_of(connection)):
+            raise DeviceUnreachable(device=name, reason="another user's process listens under its name")
+        undo.pop_all()
+    return Line(connection, name)
+
+
+def _connect(connection: socket.socket, address: str, deadline: float) -> None:
+    """Wait for a place in the server's queue, but not beyond the deadline (a non-blocking connect would not wait)."""
+    micros = int(max(deadline - time.monotonic(), _SHORTEST_S) * 1e6)
+    timeval = struct.pack("@ll", *divmod(micros, 1_000_000))
+    connection.setblocking(True)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+    connection.connect(address)
+    connection.setblocking(False)

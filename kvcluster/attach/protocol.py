@@ -1,0 +1,46 @@
+"""What the attach server asks of the service behind it, and what it hands over.
+
+For each session that was welcomed the server says `disconnected` once and then `gone` once, in this order, whatever
+happened: EOF is not death, and only the pidfd says death. (A server that is closed says neither.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvcluster.wire.messages import Hello, Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """Open descriptors in window order, one a handle, and each handle's size. Whoever receives them closes them."""
+
+    fds: tuple[int, ...]
+    handle_bytes: tuple[int, ...]
+
+
+class SessionEvents(Protocol):
+    """Called on the server's one thread, with nothing of the server's held; may take the service's lock.
+
+    A KvClusterError from `hello` or `redeem` goes to the client. InvariantBroken, and anything that another method
+    raises, is a bug: it ends `serve`, which closes everything first.
+    """
+
+    def hello(self, hello: Hello, *, pid: int) -> Welcome:
+        """A process wants to attach. After an error its connection is closed."""
+
+    def redeem(self, session: str, seq: int) -> Descriptors:
+        """Descriptors for the windows that frame `seq` committed, new ones each time."""
+
+    def heartbeat(self, session: str) -> None:
+        """The session is alive."""
+
+    def disconnected(self, session: str) -> None:
+        """Its connection ended. The process may live, and may still write into what it has mapped."""
+
+    def gone(self, session: str) -> None:
+        """Its process is dead, by the pidfd."""
+
+    def idle(self) -> None:
+        """About once a second, under any load: time for housekeeping."""

@@ -1,0 +1,81 @@
+"""`kvcluster run-batch`, once its options are read: the files, the cluster, the job, and what is printed at the end.
+
+Files are opened and checked before anything is started. Exit codes: 0 all answered, 1 some lines failed, 2 wrong
+use (raised as an error, see `cli.sentences`), 130 stopped by Ctrl-C or SIGTERM.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvcluster.cli import interrupts
+from kvcluster.cli.progress import shown_progress
+from kvcluster.cli.report import write_device_table
+from kvcluster.cli.sentences import say
+from kvcluster.cli.texts import write_texts
+from kvcluster.config import Settings
+from kvcluster.services.batch.input import check_input, read_lines
+from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
+from kvcluster.services.batch.output import ResultFile, open_results
+from kvcluster.services.batch.survey import count_lines
+from kvcluster.services.statistics import DeviceReport
+from kvcluster.services.workers import Cluster
+
+ALL_ANSWERED, SOME_FAILED = 0, 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCall:
+    input_path: Path
+    output_path: Path
+    retry_failed: bool = False
+    print_texts: bool = False
+
+
+def answer_file(call: BatchCall, settings: Settings) -> int:
+    """Every line of the input gets its line in the output. Returns the exit code.
+
+    Raises:
+        KvClusterError: the files, the model or the cluster cannot be used, or fail on the way. Results are kept.
+    """
+    try:
+        with interrupts.stopped_once():
+            check_input(call.input_path)
+            with open_results(call.output_path, forget_failed=call.retry_failed) as output:
+                progress, reports = _answer(call, settings, output)
+    except (KeyboardInterrupt, SystemExit):  # SystemExit: Ray's own handler of SIGTERM while it starts
+        say("stopped; finished results are kept, and the same command continues where it stopped")
+        return interrupts.INTERRUPTED
+    if call.print_texts:
+        write_texts(call.input_path, call.output_path)
+    write_device_table(reports)
+    return SOME_FAILED if progress.failed else ALL_ANSWERED
+
+
+def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> tuple[Progress, list[DeviceReport]]:
+    """A cluster is started only where something is left to do."""
+    total = count_lines(call.input_path, output)
+    if total == len(output.earlier):
+        failed = sum(result.failed for result in output.earlier.values())
+        return Progress(total, total, failed, 0), []
+    from actors.cluster import open_cluster  # here, because Ray takes seconds to import
+
+    with open_cluster(settings) as cluster:
+        interrupts.heed()  # Ray has set a handler of its own
+        try:
+            return _run(call, JobSpec(settings.model, total, 2 * settings.max_num_seqs, _now), output, cluster)
+        finally:
+            interrupts.ignore()  # the cluster closes undisturbed
+
+
+def _run(call: BatchCall, spec: JobSpec, output: ResultFile, cluster: Cluster) -> tuple[Progress, list[DeviceReport]]:
+    with shown_progress(spec.total_lines) as tell:
+        job = BatchJob(read_lines(call.input_path), output=output, workers=cluster, spec=spec, tell=tell)
+        progress = job.run()
+    return progress, cluster.device_reports()
+
+
+def _now() -> int:
+    return int(time.time())

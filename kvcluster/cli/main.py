@@ -1,0 +1,41 @@
+"""The command line: `kvcluster run-batch` and `kvcluster model`. Parse, call, print; nothing is decided here.
+
+Neither Ray nor torch is imported before a command needs it, so that --help and a wrong option answer at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kvcluster.cli.run_batch import run_batch
+from kvcluster.cli.sentences import one_sentence
+
+app = typer.Typer(
+    name="kvcluster",
+    help="LLM inference on Ray with elastic, crash-safe KV-cache memory.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("run-batch")(run_batch)
+
+
+@app.callback()
+def _kvcluster() -> None:
+    """LLM inference on Ray with elastic, crash-safe KV-cache memory."""
+
+
+@app.command("model")
+def model(name: Annotated[str, typer.Argument(help="gemma3-270m, or a model's folder.")]) -> None:
+    """Make a model ready, once, and print its folder."""
+    with one_sentence():
+        from kvcluster.engine.pretrained import model_folder  # here, because --help must come at once
+
+        typer.echo(model_folder(name))
+
+
+def main() -> None:
+    app()

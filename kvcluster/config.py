@@ -1,0 +1,237 @@
+"""Every setting of ours, in one frozen value, and how a person's text becomes one.
+
+The same settings are `args` in ray_config.yaml and options of `kvcluster run-batch` (`device_memory` there is
+`--device-memory` here), and an option wins over the file. Names that vLLM's users know mean the same. A wrong
+value is one sentence, a ConfigError, that names the setting, what it was and what is allowed.
+
+What needs a model's geometry (is the memory large enough for one request?) is not decided here: see
+`kvcluster.services.memory_check`. The file's outer form is Ray Serve's: see `settings_from_yaml`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import mmap
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from kvcluster.units import GIB, format_bytes, parse_bytes
+
+_DEVICES = re.compile(r"host(?::(\d+(?:,\d+)*))?", re.ASCII)
+_DEVICES_RULE = "must be host, or host with numbers, each once, as in host:0,1"
+
+
+class ConfigError(ValueError):
+    """A setting, or the file of them, is wrong. One sentence; nothing was started."""
+
+
+def _rule(sentence: str) -> PydanticCustomError:
+    return PydanticCustomError("rule", "{sentence}", {"sentence": sentence})
+
+
+def _devices(text: str) -> str:
+    match = _DEVICES.fullmatch(text)
+    numbers = [int(number) for number in match[1].split(",")] if match and match[1] else []
+    if match is None or len(set(numbers)) != len(numbers):
+        raise _rule(_DEVICES_RULE)
+    return text
+
+
+def _as_text(value: object) -> object:
+    """A whole number of bytes is a size too; anything else that is no text is left to be refused."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _size(text: str) -> str:
+    try:
+        size_bytes = parse_bytes(text)
+    except (ValueError, OverflowError):
+        size_bytes = 0
+    if not 0 < size_bytes < 2**63:
+        raise _rule("must be a size such as 512MiB, with KiB, MiB or GiB")
+    return text
+
+
+def _granule(text: str) -> str:
+    size_bytes = parse_bytes(_size(text))
+    if size_bytes & (size_bytes - 1) or not mmap.PAGESIZE <= size_bytes <= GIB:
+        raise _rule(f"must be a power of two from {format_bytes(mmap.PAGESIZE)} to 1 GiB, as in 64KiB")
+    return text
+
+
+Size = Annotated[str, BeforeValidator(_as_text), AfterValidator(_size)]
+Granule = Annotated[str, BeforeValidator(_as_text), AfterValidator(_granule)]
+Devices = Annotated[str, AfterValidator(_devices)]
+Count = Annotated[int, Field(ge=1, le=2**20)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+class Settings(BaseModel):
+    """Validated settings. `*_s` are seconds; sizes are text here and bytes in the properties of the same name."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", protected_namespaces=())
+
+    model: Annotated[str, Field(min_length=1)]
+    devices: Devices = "host"
+    device_memory: Size = "512MiB"
+    workers_per_device: Annotated[int, Field(ge=1, le=64)] = 1
+    max_restarts: Annotated[int, Field(ge=0, le=1_000)] = 3  # of one worker, over the whole job
+    threads: Annotated[int, Field(ge=1, le=1_024)] | None = None  # of one worker; None divides the cores
+
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    layout: Literal["token-major", "seq-major", "head-major"] = "token-major"
+    granule: Granule = "64KiB"
+
+    max_num_seqs: Annotated[int, Field(ge=1, le=4_096)] = 16
+    max_num_batched_tokens: Count = 512
+    prefill_chunk_tokens: Count = 256
+    margin_steps: Annotated[int, Field(ge=1, le=4_096)] = 16
+
+    lease_s: Seconds = 30.0
+    heartbeat_s: Seconds = 5.0
+    grant_s: Seconds = 5.0
+    retry_after_min_s: Seconds = 0.1
+    retry_after_max_s: Seconds = 30.0
+    idle_exit_s: Seconds = 60.0
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Settings:
+        _together(
+            self.max_num_batched_tokens >= self.max_num_seqs, self, "max_num_batched_tokens at least max_num_seqs"
+        )
+        _together(self.heartbeat_s < self.lease_s, self, "heartbeat_s less than lease_s")
+        _together(self.retry_after_min_s <= self.retry_after_max_s, self, "retry_after_min_s at most retry_after_max_s")
+        _together(self.device_memory_bytes % self.granule_bytes == 0, self, "device_memory a multiple of granule")
+        return self
+
+    @property
+    def device_names(self) -> tuple[str, ...]:
+        """One name a device: "host" is "host:0", and "host:0,1" is "host:0" and "host:1"."""
+        numbers = self.devices.partition(":")[2] or "0"
+        return tuple(f"host:{int(number)}" for number in numbers.split(","))
+
+    @property
+    def device_memory_bytes(self) -> int:
+        return parse_bytes(self.device_memory)
+
+    @property
+    def granule_bytes(self) -> int:
+        return parse_bytes(self.granule)
+
+    @property
+    def worker_threads(self) -> int:
+        """Threads of each worker: as set, or this process's cores divided between all workers, at least 1."""
+        workers = len(self.device_names) * self.workers_per_device
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // workers)
+
+
+def _together(holds: bool, settings: Settings, rule: str) -> None:
+    """`rule` is "one-setting how another-setting"."""
+    if not holds:
+        one, *how, other = rule.split()
+        values = f"{one} is {getattr(settings, one)}, and must be {' '.join(how)} {other}, which is"
+        raise _rule(f"{values} {getattr(settings, other)}")
+
+
+def settings_from(values: Mapping[str, Any], *, where: str = "") -> Settings:
+    """Validated settings of `values`, the rest at their defaults. `where` begins the sentence of an error.
+
+    Raises:
+        ConfigError: a value is wrong or its name unknown.
+    """
+    try:
+        return Settings.model_validate(dict(values))
+    except ValidationError as wrong:
+        raise ConfigError(where + _sentence(wrong.errors()[0])) from None
+
+
+def settings_from_yaml(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Settings:
+    """The settings of a Ray Serve config file: `args` of its one application, where `overrides` win.
+
+    Serve ignores keys that it does not know, so a mistyped one would be lost in silence; here it is refused.
+
+    Raises:
+        ConfigError: the file cannot be read, has not this form, or a setting in it is wrong.
+    """
+    document = _mapping(_read_yaml(Path(path)), f"{path}: the file")
+    _refuse_unknown(document, _SERVE_KEYS, f"{path}: ")
+    applications = document.get("applications")
+    if not isinstance(applications, list) or len(applications) != 1:
+        raise ConfigError(f"{path}: applications must be a list of one application, which holds our settings in args")
+    application = _mapping(applications[0], f"{path}: applications[0]")
+    _refuse_unknown(application, _APPLICATION_KEYS, f"{path}: applications[0].")
+    args = _mapping(application.get("args") or {}, f"{path}: applications[0].args")
+    return settings_from({**args, **(overrides or {})}, where=f"{path}: ")
+
+
+_SERVE_KEYS = (
+    "applications",
+    "proxy_location",
+    "http_options",
+    "grpc_options",
+    "controller_options",
+    "logging_config",
+    "tracing_config",
+    "target_capacity",
+)
+_APPLICATION_KEYS = (
+    "name",
+    "route_prefix",
+    "import_path",
+    "runtime_env",
+    "host",
+    "port",
+    "deployments",
+    "autoscaling_policy",
+    "args",
+    "logging_config",
+    "external_scaler_enabled",
+)
+
+
+def _read_yaml(path: Path) -> object:
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: the file cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" at line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}: the file is not YAML in UTF-8{line}") from None
+
+
+def _mapping(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ConfigError(f"{what} must be a mapping of names to values")
+    return value
+
+
+def _refuse_unknown(mapping: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+    for key in mapping:
+        if key not in known:
+            raise ConfigError(where + _unknown(key, known))
+
+
+def _unknown(key: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(key, list(known), n=1)
+    return f"{key} is not a setting" + (f": did you mean {near[0]}?" if near else "; remove it")
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """One of pydantic's errors as our sentence."""
+    name = str(error["loc"][0]) if error["loc"] else ""
+    if error["type"] == "extra_forbidden":
+        return _unknown(name, Settings.model_fields)
+    if error["type"] == "missing":
+        return f"{name} is missing: name it with --{name.replace('_', '-')} or in the config file"
+    if not name:
+        return error["msg"]
+    rule = re.sub(r"^\w+ should", "must", error["msg"])
+    return f"{name} is {error['input']!r}, and {rule}"

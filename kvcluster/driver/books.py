@@ -1,0 +1,166 @@
+"""Which address is reserved and what is mapped where: the rules, checked before the hardware is asked.
+
+A `Shelf` is one reserved range; the pieces on it are whole handles. An `AddressBook` holds a driver's shelves.
+Both are sorted by address, so that a check costs O(log n). They call nothing and know no system calls: first ask
+(`vacancy`, `filled`), then do, then tell (`occupy`, `vacate`).
+
+        [ shelf ......................................................... )
+        [ piece )[ piece )[ gap .......... )[ piece .......... )[ gap ... )
+
+On the host every piece and every gap is one mapping of the kernel, which are limited: `mappings` counts them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class RuleBroken(Exception):
+    """A sentence that says which rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """[address, end) holds the whole of what `owner` names."""
+
+    address: int
+    size_bytes: int
+    owner: Any
+
+    @property
+    def end(self) -> int:
+        return self.address + self.size_bytes
+
+
+@dataclass(slots=True)
+class Shelf:
+    """One reserved range [address, end) and the pieces mapped in it."""
+
+    address: int
+    size_bytes: int
+    _starts: list[int] = field(default_factory=list)
+    _pieces: dict[int, Piece] = field(default_factory=dict)
+    _gaps: int = 1
+
+    @property
+    def end(self) -> int:
+        return self.address + self.size_bytes
+
+    @property
+    def mappings(self) -> int:
+        """Pieces and gaps."""
+        return len(self._starts) + self._gaps
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """In address order."""
+        return tuple(self._pieces[start] for start in self._starts)
+
+    def vacancy(self, address: int, size_bytes: int) -> None:
+        """Check that [address, address + size_bytes) lies on the shelf and nothing is mapped in it.
+
+        Raises:
+            RuleBroken: it does not.
+        """
+        self._check_inside(address, size_bytes)
+        after = bisect_left(self._starts, address + size_bytes)
+        if after and self._pieces[self._starts[after - 1]].end > address:
+            raise RuleBroken("something is mapped there already")
+
+    def filled(self, address: int, size_bytes: int) -> tuple[Piece, ...]:
+        """The whole pieces that fill [address, address + size_bytes) without a gap.
+
+        Raises:
+            RuleBroken: they do not, or a piece lies there in part only.
+        """
+        self._check_inside(address, size_bytes)
+        pieces = []
+        here, end = address, address + size_bytes
+        while here < end:
+            piece = self._pieces.get(here)
+            if piece is None or piece.end > end:
+                raise RuleBroken("the range is not filled by whole mappings")
+            pieces.append(piece)
+            here = piece.end
+        return tuple(pieces)
+
+    def occupy(self, piece: Piece) -> None:
+        """Write down a piece whose vacancy was checked."""
+        self._gaps += self._gap_before(piece.address) + self._gap_after(piece.end) - 1
+        insort(self._starts, piece.address)
+        self._pieces[piece.address] = piece
+
+    def vacate(self, pieces: tuple[Piece, ...]) -> None:
+        """Strike out adjacent pieces, as `filled` gave them."""
+        first = bisect_left(self._starts, pieces[0].address)
+        del self._starts[first : first + len(pieces)]
+        for piece in pieces:
+            del self._pieces[piece.address]
+        self._gaps += 1 - self._gap_before(pieces[0].address) - self._gap_after(pieces[-1].end)
+
+    def _check_inside(self, address: int, size_bytes: int) -> None:
+        if size_bytes < 1:
+            raise RuleBroken("the range is empty")
+        if address < self.address or address + size_bytes > self.end:
+            raise RuleBroken("the range leaves the reserved one")
+
+    def _gap_before(self, address: int) -> bool:
+        before = bisect_left(self._starts, address)
+        edge = self._pieces[self._starts[before - 1]].end if before else self.address
+        return edge < address
+
+    def _gap_after(self, end: int) -> bool:
+        return end < self.end and end not in self._pieces
+
+
+@dataclass(slots=True)
+class AddressBook:
+    """A driver's shelves. Sizes and addresses are multiples of `granule_bytes`."""
+
+    granule_bytes: int
+    _starts: list[int] = field(default_factory=list)
+    _shelves: dict[int, Shelf] = field(default_factory=dict)
+
+    def add(self, shelf: Shelf) -> None:
+        insort(self._starts, shelf.address)
+        self._shelves[shelf.address] = shelf
+
+    def remove(self, shelf: Shelf) -> None:
+        del self._starts[bisect_left(self._starts, shelf.address)]
+        del self._shelves[shelf.address]
+
+    def check_size(self, size_bytes: int) -> None:
+        """
+        Raises:
+            RuleBroken: no positive multiple of the granule.
+        """
+        if size_bytes < 1 or size_bytes % self.granule_bytes:
+            raise RuleBroken(f"{size_bytes} bytes are no positive multiple of {self.granule_bytes}")
+
+    def shelf_at(self, address: int, size_bytes: int) -> Shelf:
+        """The shelf on which `address` lies, for a range that is aligned.
+
+        Raises:
+            RuleBroken: misaligned, or not on a shelf.
+        """
+        self.check_size(size_bytes)
+        if address % self.granule_bytes:
+            raise RuleBroken(f"the address is no multiple of {self.granule_bytes}")
+        after = bisect_right(self._starts, address)
+        if not after or address >= self._shelves[self._starts[after - 1]].end:
+            raise RuleBroken("the address is not reserved")
+        return self._shelves[self._starts[after - 1]]
+
+    def empty_shelf(self, address: int, size_bytes: int) -> Shelf:
+        """The shelf that is exactly this range, with nothing on it.
+
+        Raises:
+            RuleBroken: no such shelf, or something is mapped on it.
+        """
+        shelf = self._shelves.get(address)
+        if shelf is None or shelf.size_bytes != size_bytes:
+            raise RuleBroken("this is not exactly a reserved range")
+        if shelf.pieces():
+            raise RuleBroken("something is still mapped in the range")
+        return shelf

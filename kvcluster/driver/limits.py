@@ -1,0 +1,113 @@
+"""How many descriptors, mappings and bytes this process may still use, so that we refuse before the kernel does.
+
+At vm.max_map_count (65,530) even *unmapping* fails, because it puts a reservation in the mapping's place: some
+are kept in spare. A memfd has no limit of its own: allocating its pages on a full machine does not fail, it wakes
+the out-of-memory killer (measured). The limits are the process's, so all its drivers share one allowance each.
+Between two measurements an allowance counts by itself; it measures again each time half of what it found is used,
+so that what others use is noticed in time.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from kvcluster.errors import LimitReached
+from kvcluster.units import KIB, MIB
+
+SPARE_DESCRIPTORS = 256  # for the rest of the process: sockets, files, Ray
+SPARE_MAPPINGS = 1_024  # for threads, libraries, and for unmapping
+SPARE_BYTES = 256 * MIB  # for everybody else on the machine
+
+
+def descriptor_room() -> int:
+    """Descriptors that our handles may still use, once the soft limit is raised to the hard one."""
+    used = len(os.listdir("/proc/self/fd")) - 1
+    return max(0, _most_descriptors() - used - SPARE_DESCRIPTORS)
+
+
+def mapping_room() -> int:
+    """Kernel mappings that our windows may still use."""
+    most = int(Path("/proc/sys/vm/max_map_count").read_bytes())
+    used = Path("/proc/self/maps").read_bytes().count(b"\n")
+    return max(0, most - used - SPARE_MAPPINGS)
+
+
+def memory_room() -> int:
+    """Bytes of memory that the machine, and this process's control group, can still give."""
+    return max(0, min(_machine_room(), _group_room()) - SPARE_BYTES)
+
+
+def _machine_room() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * KIB
+    return sys.maxsize
+
+
+def _group_room() -> int:
+    """What the innermost control group (version 2) allows; a container's limit is there."""
+    try:
+        path = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+        group = Path("/sys/fs/cgroup", path)
+        most = (group / "memory.max").read_text().strip()
+        return sys.maxsize if most == "max" else int(most) - int((group / "memory.current").read_text())
+    except OSError:
+        return sys.maxsize
+
+
+def raise_descriptor_limit() -> None:
+    """The soft limit becomes the hard one, for the whole process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _most_descriptors():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_most_descriptors(), hard))
+
+
+def _most_descriptors() -> int:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return int(Path("/proc/sys/fs/nr_open").read_bytes()) if hard == resource.RLIM_INFINITY else hard
+
+
+class Allowance:
+    """What may still be used of one limit. Asked before a system call, told after it."""
+
+    def __init__(self, limit: str, *, remedy: str, measure: Callable[[], int]) -> None:
+        self._limit = limit
+        self._remedy = remedy
+        self._measure = measure
+        self._lock = threading.Lock()
+        self._measured = 0
+        self._left = 0
+
+    def ensure(self, need: int) -> None:
+        """Nothing is taken.
+
+        Raises:
+            LimitReached: fewer than `need` are left.
+        """
+        with self._lock:
+            if self._left < max(need, self._measured // 2):
+                self._measured = self._left = self._measure()
+            if self._left < need:
+                raise self.refusal(need, self._left)
+
+    def used(self, count: int) -> None:
+        """`count` more are in use; fewer, if it is negative."""
+        with self._lock:
+            self._left -= count
+
+    def refusal(self, need: int, free: int) -> LimitReached:
+        return LimitReached(limit=self._limit, need=need, free=free, remedy=self._remedy)
+
+
+DESCRIPTORS = Allowance(
+    "descriptors", remedy="raise the hard limit (ulimit -Hn) or choose a larger granule", measure=descriptor_room
+)
+MAPPINGS = Allowance(
+    "mappings", remedy="raise vm.max_map_count (sysctl) or choose a larger granule", measure=mapping_room
+)
+MEMORY = Allowance("bytes of memory", remedy="choose a smaller capacity", measure=memory_room)

@@ -1,0 +1,66 @@
+"""Which models this engine computes exactly, and what they keep a token. Reads configurations, never weights.
+
+A model is accepted when its attention is what `attention.py` does: scaled dot products over all earlier tokens or
+over the last few. Whatever would be computed wrongly in silence is refused by name: capped scores, learned sinks,
+latent K and V, attention to later tokens, rotary tables that depend on the longest sequence of a batch (packed
+neighbours would change each other), layers of unequal shape. Sliding-window layers keep every token for now; their
+window is applied when they read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from kvcluster.engine.refusals import UnsupportedModel
+from kvcluster.geometry.model import KvGeometry
+
+FAMILIES = frozenset({"gemma3_text", "llama", "mistral", "qwen2", "qwen3"})
+_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+_ROTARY_BY_LENGTH = frozenset({"dynamic", "longrope"})
+
+
+def geometry_of(config: Any, dtype: torch.dtype) -> KvGeometry:
+    """The K and V that a model of this transformers configuration keeps a token, in elements of `dtype`.
+
+    Raises:
+        UnsupportedModel: the model needs something that this engine does not compute.
+    """
+    for reason in _refusals(config):
+        raise UnsupportedModel(model=config.name_or_path or config.model_type, reason=reason)
+    heads = config.num_attention_heads
+    return KvGeometry.uniform(
+        layers=config.num_hidden_layers,
+        kv_heads=config.num_key_value_heads or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        element_bytes=dtype.itemsize,
+    )
+
+
+def _refusals(config: Any) -> Iterator[str]:
+    """Every reason to refuse, the most telling first."""
+    if config.is_encoder_decoder:
+        yield "it is an encoder-decoder; only decoders that continue a text are"
+    if config.get_text_config() is not config:
+        yield "it takes more than text; open its text model alone"
+    if config.model_type not in FAMILIES:
+        yield f"its family {config.model_type} is not one of {', '.join(sorted(FAMILIES))}"
+    if getattr(config, "quantization_config", None) is not None:
+        yield "its weights are quantized; convert them to bfloat16 or float32"
+    if getattr(config, "attn_logit_softcapping", None) is not None:
+        yield "its attention scores are capped (attn_logit_softcapping)"
+    if getattr(config, "use_bidirectional_attention", False):
+        yield "its tokens attend to later ones (use_bidirectional_attention)"
+    if other := set(getattr(config, "layer_types", None) or ()) - _LAYER_TYPES:
+        yield f"it has layers of type {', '.join(sorted(other))}"
+    if unstable := _rotary_types(config) & _ROTARY_BY_LENGTH:
+        yield f"its rotary embedding ({', '.join(sorted(unstable))}) depends on the longest sequence of the batch"
+
+
+def _rotary_types(config: Any) -> set[str]:
+    """The kinds of rotary embedding; some models have one for each type of layer."""
+    parameters: dict[str, Any] = config.rope_parameters or {}
+    tables = [table for table in parameters.values() if isinstance(table, dict)] or [parameters]
+    return {table.get("rope_type", "default") for table in tables}

@@ -1,0 +1,79 @@
+"""A sliding window's memory: a ring of granules, mapped twice in a row.
+
+Token t's row lies at t x stride modulo the ring's bytes. The second mapping of the same granules follows the
+first, so any span that is no longer than the ring is contiguous, wherever it begins, and a row may straddle the
+ring's end.
+
+    |<-------- ring -------->|<-- the same again -->|
+    [ 8   9 | 4   5   6   7 ] [ 8   9 | 4   5  ...      tokens 4 to 9 begin at 4 and read on into the second
+
+While a chunk of c tokens is written, the chunk's first token still sees W - 1 tokens before it: W + c - 1 rows
+are live at once, and the ring holds at least so many. Granules are committed on demand in the first lap; after
+it nothing is committed any more. This is the arithmetic only; who maps a ring is not decided here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvcluster.geometry.layout import GroupLayout
+from kvcluster.units import ceil_div
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """One fragment of a sliding-window group, for chunks of at most `chunk_tokens` tokens."""
+
+    window_tokens: int
+    chunk_tokens: int
+    stride_bytes: int
+    granule_bytes: int
+
+    def __post_init__(self) -> None:
+        if min(self.window_tokens, self.chunk_tokens, self.stride_bytes, self.granule_bytes) < 1:
+            raise ValueError(f"a ring needs a window, a chunk, a stride and a granule of at least 1, not {self}")
+
+    @classmethod
+    def of(cls, layout: GroupLayout, chunk_tokens: int, granule_bytes: int) -> Ring:
+        """The ring of each fragment of `layout`.
+
+        Raises:
+            ValueError: the group keeps every token and has no ring.
+        """
+        if layout.group.window_tokens is None:
+            raise ValueError("a group that keeps every token has no ring")
+        return cls(layout.group.window_tokens, chunk_tokens, layout.stride_bytes, granule_bytes)
+
+    @property
+    def windows(self) -> int:
+        """Granules of the whole ring."""
+        return ceil_div((self.window_tokens + self.chunk_tokens - 1) * self.stride_bytes, self.granule_bytes)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.windows * self.granule_bytes
+
+    @property
+    def address_bytes(self) -> int:
+        """Addresses that the two mappings take."""
+        return 2 * self.size_bytes
+
+    def windows_for(self, tokens: int) -> int:
+        """Granules that a sequence of `tokens` tokens has touched: as many as it would without a ring, or the ring."""
+        return min(ceil_div(tokens * self.stride_bytes, self.granule_bytes), self.windows)
+
+    def committed_bytes(self, tokens: int) -> int:
+        """What `tokens` tokens cost in this fragment."""
+        return self.windows_for(tokens) * self.granule_bytes
+
+    def live_bytes(self, tokens: int) -> int:
+        """What a sequence of `tokens` tokens still needs of them."""
+        return min(tokens, self.window_tokens) * self.stride_bytes
+
+    def offset_bytes(self, token: int) -> int:
+        """Where the token's row begins in the first mapping; its end may lie in the second."""
+        return token * self.stride_bytes % self.size_bytes
+
+    def holds(self, first: int, stop: int) -> bool:
+        """Whether the rows of tokens [first, stop) can all be in the ring at once."""
+        return (stop - first) * self.stride_bytes <= self.size_bytes

@@ -1,0 +1,213 @@
+"""The user's side of a reservation: one range of address, and what is mapped in it.
+
+The address is reserved once and never moves; windows are mapped and unmapped in it at step boundaries. Which
+bytes these are, and who pays for them, is the owner's business (`kvcluster.memory`). Handles are borrowed: they
+are mapped here, and neither created nor released.
+
+What could not be unmapped stays recorded as mapped, and the range takes no more windows. Nothing is freed on hope
+and nothing is touched when the object dies: a range that is not closed lasts as long as its process.
+Source: "Virtual Memory for KV Cache", case one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NoReturn
+
+from kvcluster.driver.protocol import Access, Driver, PhysicalHandle
+from kvcluster.errors import DriverError, InvariantBroken, NotAllowed, Quarantined, Residue
+from kvcluster.failpoints import Failpoint, reach
+from kvcluster.geometry.residency import RangeMap
+from kvcluster.ids import WindowRun
+from kvcluster.mapping.placement import Placement, Placements
+from kvcluster.transaction import Progress, Transaction
+from kvcluster.units import format_bytes
+
+
+class LeakedOnPurpose(ResourceWarning):
+    """Memory was left mapped until the process ends, because it may still be in use."""
+
+
+class RangeState(Enum):
+    OPEN = "open"
+    QUARANTINED = "quarantined"  # something is mapped that should not be: no more windows
+    CLOSED = "closed"
+
+
+TRANSITIONS: dict[RangeState, frozenset[RangeState]] = {
+    RangeState.OPEN: frozenset({RangeState.QUARANTINED, RangeState.CLOSED}),
+    RangeState.QUARANTINED: frozenset({RangeState.QUARANTINED, RangeState.CLOSED}),
+    RangeState.CLOSED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unmapped:
+    """`done` is unmapped; `still` is mapped as before, because of `error` (the first one)."""
+
+    done: tuple[WindowRun, ...]
+    still: tuple[WindowRun, ...]
+    error: DriverError | None
+
+
+def open_range(driver: Driver, range_map: RangeMap) -> AddressRange:
+    """Reserve the address of `range_map`, with nothing mapped in it.
+
+    Raises:
+        ValueError: the map's granule is no multiple of the driver's. Nothing changed.
+        LimitReached, DriverError: as `Driver.reserve`. Nothing changed.
+    """
+    granule_bytes = range_map.shape.granule_bytes
+    if granule_bytes % driver.granularity_bytes:
+        raise ValueError(f"a granule of {granule_bytes} bytes is no multiple of {driver.granularity_bytes}")
+    return AddressRange(driver, range_map, driver.reserve(range_map.size_bytes))
+
+
+class AddressRange:
+    """One reservation of address and what is mapped in it. For one thread at a time."""
+
+    def __init__(self, driver: Driver, range_map: RangeMap, address: int) -> None:
+        self.address = address
+        self.range_map = range_map
+        self._driver = driver
+        self._placements = Placements(address, range_map)
+        self._state = RangeState.OPEN
+
+    @property
+    def state(self) -> RangeState:
+        return self._state
+
+    @property
+    def mapped_bytes(self) -> int:
+        return self._placements.mapped_bytes
+
+    def mapped_runs(self) -> tuple[WindowRun, ...]:
+        """What is mapped, in window order, in as few runs as possible."""
+        return self._placements.mapped_runs()
+
+    def map_runs(self, runs: Sequence[WindowRun], handles: Sequence[PhysicalHandle]) -> None:
+        """Map `handles` into the windows of `runs`, in order, readable and writable: all of them or none.
+
+        A handle covers as many adjacent windows of one run as it has granules.
+
+        Raises:
+            ValueError: runs overlap, leave the range, are mapped already, or are not filled exactly by the
+                handles. No driver call was made.
+            NotAllowed: the range is closed or quarantined. No driver call was made.
+            LimitReached, DriverError: a call failed and every earlier one was undone. Nothing changed.
+            Quarantined: a call failed and so did an undo. What is still mapped stays in `mapped_runs`; the range
+                takes no more windows.
+        """
+        if self._state is not RangeState.OPEN:
+            raise NotAllowed(reason=f"the address range is {self._state.value} and takes no more windows")
+        placements = self._placements.plan(runs, handles)
+        with Transaction() as transaction:
+            for placement in placements:
+                self._map(placement, transaction)
+            transaction.keep()
+        for placement in placements:
+            self._placements.record(placement, len(placement.pieces))
+
+    def unmap_runs(self, runs: Sequence[WindowRun]) -> Unmapped:
+        """Unmap whole runs once the driver's work is done; the address stays reserved.
+
+        A run whose call fails stays mapped and the others still go; if the work cannot be confirmed as done, all
+        stay mapped. Both quarantine the range.
+
+        Raises:
+            ValueError: runs overlap, leave the range, or are not filled by whole handles. No driver call was made.
+            NotAllowed: the range is closed. No driver call was made.
+        """
+        if self._state is RangeState.CLOSED:
+            raise NotAllowed(reason="the address range is closed")
+        placements = self._placements.find(runs)
+        if not placements:
+            return Unmapped((), (), None)
+        try:
+            self._driver.synchronize()
+        except DriverError as error:
+            self._move_to(RangeState.QUARANTINED)
+            return Unmapped((), tuple(runs), error)
+        return self._unmap_each(placements)
+
+    def close(self) -> None:
+        """Unmap everything and give the address back. Once it is closed, another close does nothing.
+
+        Raises:
+            Quarantined: it could not be confirmed that the driver's work is done: everything is left mapped until
+                the process ends, one `LeakedOnPurpose` says how much, and the range is closed. Or an unmap failed:
+                what is still mapped stays in `mapped_runs`, and close may be tried again.
+            DriverError: nothing is mapped and the address was not given back; close may be tried again.
+        """
+        if self._state is RangeState.CLOSED:
+            return
+        try:
+            self._driver.synchronize()
+        except DriverError as error:
+            self._leak(error)
+        unmapped = self._unmap_each(self._placements.find(self.mapped_runs()))
+        if unmapped.still:
+            raise Quarantined(residue=self._residue(unmapped.still)) from unmapped.error
+        self._driver.free_address(self.address, self.range_map.size_bytes)
+        self._move_to(RangeState.CLOSED)
+
+    def _map(self, placement: Placement, transaction: Transaction) -> None:
+        done = transaction.doing(
+            f"map {placement.run}", placement.size_bytes, undo=lambda done: self._take_back(placement, done)
+        )
+        for address, handle in placement.handles():
+            self._driver.map(address, handle)
+            done.count += 1
+            reach(Failpoint.CLIENT_MAPPED)
+        self._driver.set_access(placement.address, placement.size_bytes, Access.READ_WRITE)
+        reach(Failpoint.CLIENT_ACCESSIBLE)
+
+    def _take_back(self, placement: Placement, done: Progress) -> None:
+        if not done.count:
+            return
+        size_bytes = placement.pieces[done.count - 1].end - placement.address
+        try:
+            self._driver.unmap(placement.address, size_bytes)
+        except DriverError as error:
+            self._placements.record(placement, done.count)
+            self._move_to(RangeState.QUARANTINED)
+            run = placement.run
+            mapped = WindowRun(run.group, run.fragment, run.start, size_bytes // self.range_map.shape.granule_bytes)
+            raise Quarantined(residue=self._residue((mapped,))) from error
+
+    def _unmap_each(self, placements: Sequence[Placement]) -> Unmapped:
+        """One call a run; a failing one does not stop the others."""
+        still, errors = [], []
+        for placement in placements:
+            try:
+                self._driver.unmap(placement.address, placement.size_bytes)
+            except DriverError as error:
+                still.append(placement.run)
+                errors.append(error)
+                self._move_to(RangeState.QUARANTINED)
+            else:
+                self._placements.strike(placement)
+        done = tuple(placement.run for placement in placements if placement.run not in still)
+        return Unmapped(done, tuple(still), errors[0] if errors else None)
+
+    def _leak(self, error: DriverError) -> NoReturn:
+        self._move_to(RangeState.CLOSED)
+        warnings.warn(
+            f"{format_bytes(self.mapped_bytes)} ({self.mapped_bytes} bytes) stay mapped at {self.address:#x} until "
+            f"the process ends: {error}",
+            LeakedOnPurpose,
+            stacklevel=3,
+        )
+        raise Quarantined(residue=self._residue(self.mapped_runs())) from error
+
+    def _residue(self, runs: Sequence[WindowRun]) -> tuple[Residue, ...]:
+        granule_bytes = self.range_map.shape.granule_bytes
+        return tuple(Residue(f"{run} of the range at {self.address:#x}", run.count * granule_bytes) for run in runs)
+
+    def _move_to(self, state: RangeState) -> None:
+        if state not in TRANSITIONS[self._state]:
+            raise InvariantBroken(sentence=f"an address range does not go from {self._state.value} to {state.value}")
+        self._state = state

@@ -1,0 +1,89 @@
+"""An output line: an OpenAI Batch result, written and read back.
+
+    {"id": "batch_req_7", "custom_id": ..., "response": {"status_code": 200, "request_id": "req_7",
+     "body": {a text_completion object}}, "error": null}
+
+`id` carries the input line's number: by it a job that is run again knows what is done. A line that cannot be
+answered has the status that a server would give (400 for bad input), `response.body.error` as a server would word
+it, and the same code and sentence in `error`, because both places are read by tools. `custom_id` is null where
+the input line has none that can be read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from kvcluster.services.completion import Completion, Refused
+
+_ID = re.compile(r"batch_req_([1-9][0-9]*)", re.ASCII)
+LINE_START = b'{"id": "batch_req_'
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """`text` is None where the line was refused, and `message` where it was not."""
+
+    line_number: int
+    custom_id: str | None
+    status_code: int
+    text: str | None
+    message: str | None
+
+    @property
+    def failed(self) -> bool:
+        return self.status_code != 200
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is to be written for one input line."""
+
+    line_number: int
+    custom_id: str | None
+    outcome: Completion | Refused
+
+
+def encode_result(answer: Answer, *, model: str, created: int) -> bytes:
+    """The whole line with its end. Text stays readable: only what JSON must escape is escaped."""
+    number, outcome = answer.line_number, answer.outcome
+    if isinstance(outcome, Completion):
+        status, body, error = 200, _completion_body(number, outcome, model, created), None
+    else:
+        error = {"code": outcome.code, "message": f"line {number}: {outcome.message}"}
+        status, body = outcome.status_code, {"error": {**error, "type": _error_type(outcome), "param": None}}
+    response = {"status_code": status, "request_id": f"req_{number}", "body": body}
+    line = {"id": f"batch_req_{number}", "custom_id": answer.custom_id, "response": response, "error": error}
+    return json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _completion_body(number: int, done: Completion, model: str, created: int) -> dict[str, Any]:
+    choice = {"index": 0, "text": done.text, "logprobs": None, "finish_reason": done.finish_reason}
+    usage = {
+        "prompt_tokens": done.prompt_tokens,
+        "completion_tokens": done.completion_tokens,
+        "total_tokens": done.prompt_tokens + done.completion_tokens,
+    }
+    head = {"id": f"cmpl-{number}", "object": "text_completion", "created": created, "model": model}
+    return {**head, "choices": [choice], "usage": usage}
+
+
+def _error_type(refused: Refused) -> str:
+    return "invalid_request_error" if refused.status_code < 500 else "server_error"
+
+
+def decode_result(raw: bytes) -> Result | None:
+    """The result that `raw` holds, or None where it is not one of ours."""
+    try:
+        line = json.loads(raw)
+        match = _ID.fullmatch(line["id"])
+        custom_id, response = line["custom_id"], line["response"]
+        status = response["status_code"]
+        text = response["body"]["choices"][0]["text"] if status == 200 else None
+        message = None if status == 200 else line["error"]["message"]
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return None
+    known = match is not None and isinstance(custom_id, str | None) and isinstance(status, int)
+    return Result(int(match[1]), custom_id, status, text, message) if match and known else None

@@ -1,0 +1,31 @@
+"""What is to be done: how many lines there are, and whether the output on hand is of this very input."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvcluster.services.batch.input import BatchFileError, read_lines
+from kvcluster.services.batch.output import ResultFile
+
+
+def count_lines(path: Path, output: ResultFile) -> int:
+    """The input's lines that get a result each.
+
+    Raises:
+        BatchFileError: the output holds the result of a line that is not there, or has another custom_id.
+    """
+    total = 0
+    left = dict(output.earlier)
+    for line in read_lines(path):
+        total += 1
+        result = left.pop(line.number, None)
+        if result is not None and result.custom_id != line.custom_id:
+            raise _foreign(output, f"line {line.number} has the custom_id {result.custom_id!r}, not {line.custom_id!r}")
+    if left:
+        raise _foreign(output, f"line {min(left)} is blank or beyond the end of {path}")
+    return total
+
+
+def _foreign(output: ResultFile, evidence: str) -> BatchFileError:
+    reason = f"the output belongs to another input ({evidence}): choose another output file"
+    return BatchFileError(path=str(output.path), reason=reason)

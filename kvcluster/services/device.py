@@ -1,0 +1,293 @@
+"""A device actor's work, without Ray: sessions, frames, tickets, over the memory of one device.
+
+One lock: a frame, a socket event and a statistics call each hold it for their whole duration, and nothing waits for
+a client under it. Frames come from Ray or from a LocalDevice; hello, redemption and the end of a client come from
+the attach socket (`attach.server.SessionEvents`). A session is served while its connection is live. Its end has two
+steps: EOF takes back its grants and quarantines what it had; only the kernel's word that the process is dead makes
+those bytes free.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from kvcluster.attach.server import Descriptors
+from kvcluster.driver.protocol import Driver, PhysicalHandle
+from kvcluster.errors import InvariantBroken, KvClusterError, NotAllowed, SessionEnded, StaleEpoch
+from kvcluster.failpoints import Failpoint, reach
+from kvcluster.geometry.residency import GroupShape
+from kvcluster.ids import GrantId, RequestId
+from kvcluster.memory.handle import HandleState
+from kvcluster.services.asks import window_runs, wire_runs
+from kvcluster.services.device_memory import DeviceMemory, MemorySettings, Work
+from kvcluster.services.sessions import Session, SessionState
+from kvcluster.services.statistics import DeviceStatistics
+from kvcluster.transaction import Transaction
+from kvcluster.wire import messages as wire
+from kvcluster.wire.codec import decode_frame, encode, groups
+from kvcluster.wire.faults import fault_of
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """`epoch` is the incarnation's own number; `lease_s` and `heartbeat_s` are told to clients."""
+
+    name: str
+    memory: MemorySettings
+    epoch: int = 1
+    lease_s: float = 30.0
+    heartbeat_s: float = 5.0
+
+
+class DeviceService:
+    """One device. Its methods may be called from any thread."""
+
+    def __init__(self, driver: Driver, settings: DeviceSettings, *, clock: Callable[[], float]) -> None:
+        self._driver = driver
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._memory = DeviceMemory(driver, settings.memory, clock=clock)
+        self._sessions: dict[str, Session] = {}
+        self._counts: Counter[str] = Counter()
+        self._peaks: Counter[str] = Counter()
+        self._idle_since = clock()
+
+    # --- frames ---------------------------------------------------------------------------------------------------
+
+    def frame(self, data: bytes) -> bytes:
+        """Execute one frame, or answer it as it was answered before.
+
+        Raises:
+            BadFrame: not a frame of ours. Nothing was executed.
+            InvariantBroken: our bug; the caller stops the process.
+        """
+        frame = decode_frame(data)
+        with self._lock:
+            try:
+                stored = self._admitted(frame).answered(frame.seq, frame.ack)
+            except KvClusterError as refusal:
+                return encode(self._reply(frame, fault=fault_of(refusal)))
+            if stored is None:
+                stored = self._execute(frame)
+            reach(Failpoint.DEVICE_STORED)
+            return stored
+
+    def _admitted(self, frame: wire.Frame) -> Session:
+        if frame.epoch != self._settings.epoch:
+            raise StaleEpoch(sent=frame.epoch, current=self._settings.epoch)
+        return self._session(frame.session)
+
+    def _execute(self, frame: wire.Frame) -> bytes:
+        session = self._sessions[frame.session]
+        handed = []
+        results = []
+        for group in groups(frame):
+            result, work = self._execute_group(frame.session, group)
+            results.append(result)
+            session.void(work.released)
+            handed += work.handed
+        reply = encode(self._reply(frame, results=tuple(results)))
+        session.store(frame.seq, reply, handed)
+        self._counts["frames"] += 1
+        self._note_peaks()
+        return reply
+
+    def _execute_group(self, session: str, ops: tuple[wire.Operation, ...]) -> tuple[wire.GroupResult, Work]:
+        key = ops[0].request
+        request = RequestId(session, key.number, key.generation)
+        work = Work(Transaction())
+        try:
+            with work.txn:
+                if len(ops) > 1 and any(isinstance(op, wire.GiveBack) for op in ops):
+                    raise NotAllowed(reason="give_back stands alone in its group")
+                answers = tuple(self._perform(request, op, work) for op in ops)
+                work.txn.keep()
+        except KvClusterError as refusal:
+            self._counts[f"refused {type(refusal).__name__}"] += 1
+            return wire.GroupResult(request=key, fault=fault_of(refusal)), Work(Transaction())
+        for follow in work.after:
+            follow()
+        return wire.GroupResult(request=key, answers=answers), work
+
+    def _perform(self, request: RequestId, op: wire.Operation, work: Work) -> wire.Answer:
+        memory = self._memory
+        match op:
+            case wire.Open():
+                shape = tuple(GroupShape(group.fragments, group.stride_bytes) for group in op.groups)
+                self._counts["requests"] += 1
+                return wire.Opened(arrival=memory.open(request, shape, op.max_tokens))
+            case wire.Grant():
+                memory.grant(GrantId(request, op.grant), op.size_bytes, work)
+                return wire.Granted(expires_s=memory.governor.grant_s)
+            case wire.GiveBack():
+                memory.give_back(GrantId(request, op.grant))
+                return wire.Returned()
+            case wire.Commit():
+                return wire.Committed(runs=wire_runs(memory.commit(GrantId(request, op.grant), op.tokens, work)))
+            case wire.Release():
+                unmapped = op.outcome == "clean"
+                size_bytes = memory.release(request, window_runs(op.runs), work, unmapped=unmapped)
+                return wire.Released(size_bytes=size_bytes)
+            case wire.Close():
+                memory.close(request, work)
+                return wire.Closed()
+
+    def _reply(
+        self, frame: wire.Frame, results: tuple[wire.GroupResult, ...] = (), fault: wire.Fault | None = None
+    ) -> wire.Reply:
+        epoch = self._settings.epoch
+        return wire.Reply(session=frame.session, seq=frame.seq, epoch=epoch, results=results, fault=fault)
+
+    # --- clients: attach.server.SessionEvents ---------------------------------------------------------------------
+
+    def hello(self, hello: wire.Hello, *, pid: int) -> wire.Welcome:
+        """A client is here, in process `pid`.
+
+        Raises:
+            NotAllowed: a session of this name is known; a name is used once. Nothing changed.
+        """
+        with self._lock:
+            if hello.session in self._sessions:
+                raise NotAllowed(reason=f"session {hello.session} was here before: take a new name")
+            self._sessions[hello.session] = Session(hello.session, pid, self._clock())
+            return self._welcome()
+
+    def _welcome(self) -> wire.Welcome:
+        settings = self._settings
+        return wire.Welcome(
+            device=settings.name,
+            epoch=settings.epoch,
+            granule_bytes=self._memory.granule_bytes,
+            capacity_bytes=self._memory.capacity_bytes,
+            lease_s=settings.lease_s,
+            heartbeat_s=settings.heartbeat_s,
+        )
+
+    def redeem(self, session: str, seq: int) -> Descriptors:
+        """Descriptors for the windows that frame `seq` committed; the receiver closes them.
+
+        Raises:
+            SessionEnded, NotAllowed: see `Session.ticket`.
+            LimitReached, DriverError: a descriptor could not be made. None is left open.
+        """
+        with self._lock:
+            handles = self._session(session).ticket(seq)
+            return export_all(self._driver, tuple(handle.physical for handle in handles))
+
+    def handles(self, session: str, seq: int) -> tuple[PhysicalHandle, ...]:
+        """What `redeem` hands over, for a client in this very process. Raises as it does."""
+        with self._lock:
+            return tuple(handle.physical for handle in self._session(session).ticket(seq))
+
+    def heartbeat(self, session: str) -> None:
+        with self._lock:
+            if session in self._sessions:
+                self._sessions[session].heard_at = self._clock()
+
+    def disconnected(self, session: str) -> None:
+        """The connection ended. The process may live on: what it has is quarantined."""
+        with self._lock:
+            self._orphan(session)
+
+    def gone(self, session: str) -> None:
+        """The process is dead: what it had is free."""
+        with self._lock:
+            self._orphan(session)
+            known = self._sessions.pop(session, None)
+            if known:
+                known.move(SessionState.GONE)
+            self._memory.process_gone(session)
+            self._idle_since = self._clock()
+
+    def _orphan(self, name: str) -> None:
+        session = self._sessions.get(name)
+        if session is None or session.state is not SessionState.LIVE:
+            return
+        session.move(SessionState.ORPHANED)
+        session.void(self._memory.orphan(name))
+        if not self._memory.held_by(name):
+            del self._sessions[name]
+            self._idle_since = self._clock()
+
+    def _session(self, name: str) -> Session:
+        session = self._sessions.get(name)
+        if session is None:
+            raise SessionEnded(session=name)
+        return session
+
+    def idle(self) -> None:
+        """Housekeeping when nothing happens: expired grants return."""
+        with self._lock:
+            self._memory.governor.collect_expired()
+
+    # --- truth ----------------------------------------------------------------------------------------------------
+
+    def idle_s(self) -> float:
+        """Seconds since the last session went; 0 while there is one."""
+        with self._lock:
+            return 0.0 if self._sessions else self._clock() - self._idle_since
+
+    def statistics(self) -> DeviceStatistics:
+        """All figures of one moment."""
+        with self._lock:
+            return self._statistics()
+
+    def audit(self) -> DeviceStatistics:
+        """The same, after checking that everything sums, and that the hardware holds what was created.
+
+        Raises:
+            InvariantBroken: it does not.
+        """
+        with self._lock:
+            self._memory.audit()
+            held, created = self._driver.memory_info().held_bytes, self._memory.pool.created_bytes
+            if held != created:
+                raise InvariantBroken(sentence=f"the hardware holds {held} bytes and {created} were created")
+            return self._statistics()
+
+    def _statistics(self) -> DeviceStatistics:
+        memory, counts = self._memory, self._counts
+        return DeviceStatistics(
+            device=self._settings.name,
+            epoch=self._settings.epoch,
+            capacity_bytes=memory.capacity_bytes,
+            accounts={str(account): size_bytes for account, size_bytes in memory.ledger.balances().items()},
+            handles={state.value: memory.pool.bytes_in(state) for state in HandleState},
+            reserved_bytes=memory.reserved_bytes,
+            peak_reserved_bytes=self._peaks["reserved"],
+            committed_bytes=memory.committed_bytes,
+            peak_committed_bytes=self._peaks["committed"],
+            sessions={name: session.state.value for name, session in self._sessions.items()},
+            open_requests=len(memory.reservations),
+            requests=counts["requests"],
+            frames=counts["frames"],
+            stored_replies=sum(session.stored_replies for session in self._sessions.values()),
+            refusals={name[8:]: count for name, count in counts.items() if name.startswith("refused ")},
+            driver_calls=dict(self._driver.calls()),
+        )
+
+    def _note_peaks(self) -> None:
+        self._peaks["reserved"] = max(self._peaks["reserved"], self._memory.reserved_bytes)
+        self._peaks["committed"] = max(self._peaks["committed"], self._memory.committed_bytes)
+
+    def close(self) -> None:
+        """Give the pool back to the driver. Sessions that are still there keep what they mapped."""
+        with self._lock:
+            self._memory.pool.trim(0)
+
+
+def export_all(driver: Driver, handles: tuple[PhysicalHandle, ...]) -> Descriptors:
+    """A descriptor a handle, all or none."""
+    with ExitStack() as opened:
+        fds = []
+        for handle in handles:
+            fds.append(driver.export_fd(handle))
+            opened.callback(os.close, fds[-1])
+        opened.pop_all()
+    return Descriptors(tuple(fds), tuple(handle.size_bytes for handle in handles))

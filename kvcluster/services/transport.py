@@ -1,0 +1,45 @@
+"""How frames get to a device and handles come back. Two implementations: in this process, and over Ray.
+
+`send` does not wait, so that a top-up travels beside a step; a frame that was sent may have run even if no reply
+comes. `redeem` brings the handles of the windows that frame `seq` committed, in window order, as handles of the
+client's own driver; `settled` says that they are mapped, so that the transport may drop its own hold on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kvcluster.driver.protocol import PhysicalHandle
+
+
+class PendingReply(Protocol):
+    def ready(self) -> bool:
+        """Whether `result` would return at once."""
+
+    def result(self, timeout_s: float) -> bytes:
+        """The reply's bytes.
+
+        Raises:
+            DeviceUnreachable: none came in time, or the device is gone. The frame may or may not have run.
+        """
+
+
+class Transport(Protocol):
+    def send(self, frame: bytes) -> PendingReply:
+        """Start `frame` on its way."""
+
+    def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
+        """The handles of the windows that frame `seq` committed.
+
+        Raises:
+            NotAllowed: there are none, or they were released.
+            LimitReached: this process has no descriptors left. Nothing is held.
+            DeviceUnreachable: the device is gone. Nothing is held.
+        """
+
+    def settled(self, handles: Sequence[PhysicalHandle]) -> None:
+        """The caller needs `handles` no longer; their mappings live on."""
+
+    def close(self) -> None:
+        """End the session. The device takes back what it still had."""

@@ -1,0 +1,70 @@
+"""The batch job's view of request actors: numbered workers that take requests and report what became of them.
+
+`actors.cluster` implements it over Ray; the job itself knows no Ray. Delivery to the job is at least once: a
+worker that was thought dead may still report, and the job keeps the first outcome of each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvcluster.errors import KvClusterError
+from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from kvcluster.services.statistics import DeviceReport
+
+
+class AllWorkersLost(KvClusterError):
+    """No worker is left and none comes back. Results so far are kept."""
+
+    def __init__(self, *, reason: str) -> None:
+        super().__init__(f"no worker is left ({reason}): run the same command again to continue where it stopped")
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    key: int
+    outcome: Completion | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """What was submitted to `worker` and has not finished is gone with it: submit it again, anywhere.
+
+    `returns` says that a WorkerReady of the same number follows, or else a second WorkerLost.
+    """
+
+    worker: int
+    reason: str
+    returns: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReady:
+    """A worker that was lost is back, empty."""
+
+    worker: int
+
+
+Event = Finished | WorkerLost | WorkerReady
+
+
+class Workers(Protocol):
+    @property
+    def count(self) -> int:
+        """Workers are numbered from 0; all are ready at the start."""
+
+    def submit(self, worker: int, items: Sequence[tuple[int, CompletionRequest]]) -> None:
+        """Hand over (key, request) pairs. Returns at once; a worker that is dead is reported by `wait`, not here."""
+
+    def wait(self, timeout_s: float) -> Sequence[Event]:
+        """What happened, in order; empty after `timeout_s` without news."""
+
+
+class Cluster(Workers, Protocol):
+    """What `actors.cluster.open_cluster(settings)` yields."""
+
+    def device_reports(self) -> list[DeviceReport]:
+        """One report a device, in the order of the settings' devices."""

@@ -1,0 +1,163 @@
+"""Settings: one clear sentence for whatever is wrong, and the file says the same as the options."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kvcluster.config import ConfigError, Settings, settings_from, settings_from_yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+def refusal(**values: Any) -> str:
+    with pytest.raises(ConfigError) as refused:
+        settings_from({"model": "m", **values})
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model", ""),
+        ("model", 3),
+        ("devices", "cuda:0"),
+        ("devices", "host:"),
+        ("devices", "host:0,0"),
+        ("devices", "host:0,00"),
+        ("devices", "host:-1"),
+        ("device_memory", "12 elephants"),
+        ("device_memory", "0"),
+        ("device_memory", -65536),
+        ("device_memory", True),
+        ("device_memory", "9" * 400),
+        ("granule", "48KiB"),
+        ("granule", "1KiB"),
+        ("granule", "2GiB"),
+        ("dtype", "float16"),
+        ("layout", "paged"),
+        ("workers_per_device", 0),
+        ("threads", 0),
+        ("threads", True),
+        ("max_num_seqs", "4"),
+        ("max_num_seqs", 0),
+        ("max_num_batched_tokens", 1.5),
+        ("max_restarts", -1),
+        ("lease_s", float("nan")),
+        ("lease_s", float("inf")),
+        ("idle_exit_s", 0),
+        ("retry_after_min_s", -1),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_with_its_name_its_value_and_what_is_allowed(name: str, value: object) -> None:
+    sentence = refusal(**{name: value})
+    assert sentence.startswith(f"{name} is {value!r}, and must ")
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"max_num_seqs": 600}, "max_num_batched_tokens is 512, and must be at least max_num_seqs, which is 600"),
+        ({"lease_s": 5}, "heartbeat_s is 5.0, and must be less than lease_s, which is 5.0"),
+        ({"retry_after_min_s": 60}, "retry_after_min_s is 60.0, and must be at most retry_after_max_s, which is 30.0"),
+        ({"device_memory": "100KiB"}, "device_memory is 100KiB, and must be a multiple of granule, which is 64KiB"),
+    ],
+)
+def test_two_values_that_do_not_fit_together_are_both_named(values: dict[str, Any], sentence: str) -> None:
+    assert refusal(**values) == sentence
+
+
+def test_a_mistyped_setting_is_refused_with_the_one_that_was_meant() -> None:
+    assert refusal(max_num_seq=4) == "max_num_seq is not a setting: did you mean max_num_seqs?"
+
+
+def test_a_missing_model_says_how_to_name_one() -> None:
+    with pytest.raises(ConfigError, match=r"^model is missing: name it with --model or in the config file$"):
+        settings_from({})
+
+
+def test_settings_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        settings_from({"model": "m"}).model = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("devices", "names"),
+    [
+        ("host", ("host:0",)),
+        ("host:3", ("host:3",)),
+        ("host:0,1", ("host:0", "host:1")),
+    ],
+)
+def test_devices_become_names(devices: str, names: tuple[str, ...]) -> None:
+    assert settings_from({"model": "m", "devices": devices}).device_names == names
+
+
+@pytest.mark.parametrize("memory", ["64MiB", "65536KiB", 64 * 2**20, "67108864"])
+def test_a_size_is_the_same_in_every_form(memory: object) -> None:
+    assert settings_from({"model": "m", "device_memory": memory}).device_memory_bytes == 64 * 2**20
+
+
+def test_threads_are_the_cores_divided_between_all_workers_and_at_least_one() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert settings_from({"model": "m"}).worker_threads == cores
+    assert settings_from({"model": "m", "workers_per_device": 64}).worker_threads == max(1, cores // 64)
+    assert settings_from({"model": "m", "threads": 7}).worker_threads == 7
+
+
+def test_the_config_file_that_ships_states_every_default() -> None:
+    assert settings_from_yaml(ROOT / "ray_config.yaml") == settings_from({"model": "gemma3-270m"})
+    (application,) = yaml.safe_load((ROOT / "ray_config.yaml").read_text())["applications"]
+    assert application["args"].keys() == Settings.model_fields.keys() - {"threads"}
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path / "c.yaml", "applications: [{import_path: 'a:b', args: {model: m, max_num_seqs: 4}}]")
+    assert settings_from_yaml(file, {"max_num_seqs": 8}).max_num_seqs == 8
+    assert settings_from_yaml(file).max_num_seqs == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("aplications: []", "aplications is not a setting: did you mean applications?"),
+        ("applications: []", "applications must be a list of one application"),
+        ("applications: {}", "applications must be a list of one application"),
+        ("applications: [{arg: {}}]", "applications[0].arg is not a setting: did you mean args?"),
+        ("applications: [{args: {model: m, max_num_seqs: 0}}]", "max_num_seqs is 0, and must be"),
+        ("applications: [{args: {model: m, granul: 4KiB}}]", "granul is not a setting: did you mean granule?"),
+        ("applications: [{args: [1]}]", "applications[0].args must be a mapping"),
+        ("applications: [{args: {}}]", "model is missing"),
+        ("applications: [3]", "applications[0] must be a mapping"),
+        ("[1]", "the file must be a mapping"),
+        ("", "the file must be a mapping"),
+        ("a: [", "the file is not YAML in UTF-8 at line 1"),
+    ],
+)
+def test_a_wrong_config_file_is_one_sentence_with_its_path_and_the_key(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    file = write(tmp_path / "c.yaml", text)
+    with pytest.raises(ConfigError) as refused:
+        settings_from_yaml(file)
+    assert str(refused.value).startswith(f"{file}: ")
+    assert sentence in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_config_file_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not YAML in UTF-8"):
+        settings_from_yaml(tmp_path / "binary")
+    with pytest.raises(ConfigError, match="No such file"):
+        settings_from_yaml(tmp_path / "none")

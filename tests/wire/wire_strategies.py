@@ -1,0 +1,150 @@
+"""Every message, and every error, that can be."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kvcluster import errors
+from kvcluster.errors import KvClusterError, Residue
+from kvcluster.wire.messages import (
+    Close,
+    Closed,
+    Commit,
+    Committed,
+    Fault,
+    Frame,
+    GiveBack,
+    Grant,
+    Granted,
+    Group,
+    GroupResult,
+    Handed,
+    Heartbeat,
+    Hello,
+    NotHanded,
+    Open,
+    Opened,
+    Redeem,
+    Release,
+    Released,
+    Reply,
+    RequestKey,
+    Returned,
+    Run,
+    Welcome,
+)
+
+counts = st.integers(0, 2**63 - 1)
+positives = st.integers(1, 2**63 - 1)
+integers = st.integers(-(2**63), 2**63 - 1)
+names = st.text(min_size=1, max_size=64)
+texts = st.text(max_size=40)
+seconds = st.floats(allow_nan=False, allow_infinity=False)
+keys = st.builds(RequestKey, number=counts, generation=counts)
+runs = st.builds(Run, group=counts, fragment=counts, start=counts, count=positives)
+run_tuples = st.lists(runs, max_size=4).map(tuple)
+residues = st.builds(Residue, texts, integers)
+shapes = st.lists(st.builds(Group, fragments=positives, stride_bytes=positives), min_size=1, max_size=3).map(tuple)
+
+_FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "str": texts,
+    "int": integers,
+    "float": seconds,
+    "int | None": st.none() | integers,
+    "tuple[Residue, ...]": st.lists(residues, max_size=3).map(tuple),
+}
+
+ERROR_CLASSES = tuple(
+    kind
+    for kind in vars(errors).values()
+    if inspect.isclass(kind) and issubclass(kind, KvClusterError) and kind is not KvClusterError
+)
+
+
+def errors_of(kind: type[KvClusterError]) -> st.SearchStrategy[KvClusterError]:
+    parameters = inspect.signature(kind).parameters.values()
+    return st.builds(kind, **{parameter.name: _FIELDS[parameter.annotation] for parameter in parameters})
+
+
+any_error = st.one_of(*(errors_of(kind) for kind in ERROR_CLASSES))
+
+
+def stretches(request: RequestKey) -> st.SearchStrategy[list[Any]]:
+    """An optional open, then other operations, all on `request`."""
+    key = st.just(request)
+    opened = st.builds(Open, request=key, groups=shapes, max_tokens=positives)
+    other = st.one_of(
+        st.builds(Grant, request=key, grant=counts, size_bytes=positives),
+        st.builds(GiveBack, request=key, grant=counts),
+        st.builds(Commit, request=key, grant=counts, tokens=positives),
+        st.builds(
+            Release,
+            request=key,
+            runs=st.lists(runs, min_size=1, max_size=4).map(tuple),
+            outcome=st.sampled_from(("clean", "quarantined")),
+        ),
+        st.builds(Close, request=key),
+    )
+    several = st.lists(other, min_size=1, max_size=4)
+    return st.one_of(opened.map(lambda op: [op]), several, st.builds(lambda op, rest: [op, *rest], opened, several))
+
+
+def _ops(requests: list[RequestKey]) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.tuples(*map(stretches, requests)).map(lambda parts: tuple(op for part in parts for op in part))
+
+
+operations = st.lists(keys, min_size=1, max_size=4, unique=True).flatmap(_ops)
+frames = st.builds(Frame, session=names, seq=positives, ack=counts, epoch=counts, ops=operations)
+
+faults = st.builds(
+    Fault,
+    error=names,
+    fields=st.dictionaries(texts, st.one_of(texts, integers, seconds, st.booleans(), st.none()), max_size=3),
+)
+answers = st.one_of(
+    st.builds(Opened, arrival=counts),
+    st.builds(Granted, expires_s=seconds),
+    st.builds(Returned),
+    st.builds(Committed, runs=run_tuples),
+    st.builds(Released, size_bytes=counts),
+    st.builds(Closed),
+)
+results = st.builds(
+    GroupResult, request=keys, answers=st.lists(answers, max_size=4).map(tuple), fault=st.none() | faults
+)
+replies = st.builds(
+    Reply,
+    session=names,
+    seq=positives,
+    epoch=counts,
+    results=st.lists(results, max_size=3).map(tuple),
+    fault=st.none() | faults,
+)
+
+socket_messages = st.one_of(
+    st.builds(Hello, session=names),
+    st.builds(
+        Welcome,
+        device=texts,
+        epoch=counts,
+        granule_bytes=positives,
+        capacity_bytes=positives,
+        lease_s=seconds,
+        heartbeat_s=seconds,
+    ),
+    st.builds(Redeem, ask=positives, seq=positives),
+    st.builds(Heartbeat),
+    st.builds(
+        Handed,
+        ask=positives,
+        seq=positives,
+        count=counts,
+        total=counts,
+        handle_bytes=st.lists(positives, max_size=4).map(tuple),
+    ),
+    st.builds(NotHanded, ask=positives, fault=faults),
+    faults,
+)
