@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails, PydanticCustomError
 
 from kvcluster.units import GIB, format_bytes, parse_bytes
 
@@ -32,15 +31,11 @@ class ConfigError(ValueError):
     """A setting, or the file of them, is wrong. One sentence; nothing was started."""
 
 
-def _rule(sentence: str) -> PydanticCustomError:
-    return PydanticCustomError("rule", "{sentence}", {"sentence": sentence})
-
-
 def _devices(text: str) -> str:
     match = _DEVICES.fullmatch(text)
     numbers = [int(number) for number in match[1].split(",")] if match and match[1] else []
     if match is None or len(set(numbers)) != len(numbers):
-        raise _rule(_DEVICES_RULE)
+        raise ValueError(_DEVICES_RULE)
     return text
 
 
@@ -55,14 +50,14 @@ def _size(text: str) -> str:
     except (ValueError, OverflowError):
         size_bytes = 0
     if not 0 < size_bytes < 2**63:
-        raise _rule("must be a size such as 512MiB, with KiB, MiB or GiB")
+        raise ValueError("must be a size such as 512MiB, with KiB, MiB or GiB")
     return text
 
 
 def _granule(text: str) -> str:
     size_bytes = parse_bytes(_size(text))
     if size_bytes & (size_bytes - 1) or not mmap.PAGESIZE <= size_bytes <= GIB:
-        raise _rule(f"must be a power of two from {format_bytes(mmap.PAGESIZE)} to 1 GiB, as in 64KiB")
+        raise ValueError(f"must be a power of two from {format_bytes(mmap.PAGESIZE)} to 1 GiB, as in 64KiB")
     return text
 
 
@@ -137,7 +132,7 @@ def _together(holds: bool, settings: Settings, rule: str) -> None:
     if not holds:
         one, *how, other = rule.split()
         values = f"{one} is {getattr(settings, one)}, and must be {' '.join(how)} {other}, which is"
-        raise _rule(f"{values} {getattr(settings, other)}")
+        raise ValueError(f"{values} {getattr(settings, other)}")
 
 
 def settings_from(values: Mapping[str, Any], *, where: str = "") -> Settings:
@@ -224,14 +219,12 @@ def _unknown(key: str, known: Iterable[str]) -> str:
     return f"{key} is not a setting" + (f": did you mean {near[0]}?" if near else "; remove it")
 
 
-def _sentence(error: ErrorDetails) -> str:
+def _sentence(error: Mapping[str, Any]) -> str:
     """One of pydantic's errors as our sentence."""
     name = str(error["loc"][0]) if error["loc"] else ""
     if error["type"] == "extra_forbidden":
         return _unknown(name, Settings.model_fields)
     if error["type"] == "missing":
         return f"{name} is missing: name it with --{name.replace('_', '-')} or in the config file"
-    if not name:
-        return error["msg"]
-    rule = re.sub(r"^\w+ should", "must", error["msg"])
-    return f"{name} is {error['input']!r}, and {rule}"
+    rule = re.sub(r"^\w+ should", "must", error["msg"].removeprefix("Value error, "))
+    return f"{name} is {error['input']!r}, and {rule}" if name else rule

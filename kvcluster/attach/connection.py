@@ -23,7 +23,7 @@ class Connection:
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.session: str | None = None
-        self.asked = 0
+        self._ask = 0
         self.closed = False
         self._outbox = Outbox(connection)
 
@@ -51,20 +51,24 @@ class Connection:
     def say(self, message: Message) -> None:
         self._outbox.put([Outgoing(encode(message))])
 
-    def hand(self, ask: int, seq: int, descriptors: Descriptors) -> None:
-        """Queue the descriptors, in pieces of what a packet carries; they are the outbox's from now on."""
+    def asked(self, ask: int) -> None:
+        """A redemption begins; its client has given up older ones."""
+        self._ask = ask
+        self._outbox.forget_redemptions()
+
+    def hand(self, seq: int, descriptors: Descriptors) -> None:
+        """Answer the redemption, in pieces of what a packet carries; the descriptors are the outbox's from now on."""
         try:
-            pieces = list(_pieces(ask, seq, descriptors))
+            pieces = list(_pieces(self._ask, seq, descriptors))
         except BaseException:
             close_all(descriptors.fds)
             raise
-        self._outbox.forget_redemptions()
         self._outbox.put(pieces)
 
-    def refuse(self, ask: int, error: KvClusterError) -> None:
-        """Answer a redemption with an error."""
+    def refuse(self, error: KvClusterError) -> None:
+        """Answer the redemption with an error."""
         self._outbox.forget_redemptions()
-        self._outbox.put([Outgoing(encode(NotHanded(ask=ask, fault=fault_of(error))), ask=ask)])
+        self._outbox.put([Outgoing(encode(NotHanded(ask=self._ask, fault=fault_of(error))), ask=self._ask)])
 
     def flush(self) -> None:
         """Send what there is room for; a redemption that the kernel takes no descriptors for is refused.
@@ -75,7 +79,7 @@ class Connection:
         try:
             self._outbox.flush()
         except LimitReached as error:
-            self.refuse(self.asked, error)
+            self.refuse(error)
             self._outbox.flush()
 
     def close(self) -> None:

@@ -23,8 +23,8 @@ class Descriptors:
 class SessionEvents(Protocol):
     """Called on the server's one thread, with nothing of the server's held; may take the service's lock.
 
-    A KvClusterError from `hello` or `redeem` goes to the client. InvariantBroken, and anything that another method
-    raises, is a bug: it ends `serve`, which closes everything first.
+    A KvClusterError from `hello` or `redeem` goes to the client. Any other error, and any from another method, is a
+    bug: it ends `serve`, which closes everything first.
     """
 
     def hello(self, hello: Hello, *, pid: int) -> Welcome:

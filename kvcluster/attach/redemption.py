@@ -26,11 +26,9 @@ def redeemed(line: Line, ask: int, deadline: float) -> Descriptors:
     with ExitStack() as arrived:
         is_complete = False
         while not is_complete:
-            heard = line.hear(deadline)
+            heard = _next(line, ask, deadline)
             arrived.callback(close_all, heard.fds)
-            handed = _answer(line, heard, ask)
-            if handed is None:
-                continue
+            handed = _handed(line, heard)
             _check(line, handed, heard, len(fds))
             fds += heard.fds
             sizes += handed.handle_bytes
@@ -39,16 +37,23 @@ def redeemed(line: Line, ask: int, deadline: float) -> Descriptors:
     return Descriptors(tuple(fds), tuple(sizes))
 
 
-def _answer(line: Line, heard: Heard, ask: int) -> Handed | None:
+def _next(line: Line, ask: int, deadline: float) -> Heard:
+    """The next message that does not answer an older redemption."""
+    while True:
+        heard = line.hear(deadline)
+        match heard.message:
+            case Handed(ask=of) | NotHanded(ask=of) if of < ask:
+                close_all(heard.fds)  # at once: there may be no room for them and for ours
+            case _:
+                return heard
+
+
+def _handed(line: Line, heard: Heard) -> Handed:
     match heard.message:
-        case Fault() as fault:
-            raise_fault(fault)
-        case NotHanded() as refusal if refusal.ask == ask:
-            raise_fault(refusal.fault)
-        case Handed() as handed if handed.ask == ask:
+        case Handed() as handed:
             return handed
-        case Handed() | NotHanded() as late if late.ask < ask:
-            return None
+        case NotHanded(fault=fault) | (Fault() as fault):
+            raise_fault(fault)
     raise line.lost(f"it said {heard.message.verb!r} where descriptors were due")
 
 

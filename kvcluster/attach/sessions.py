@@ -19,7 +19,7 @@ from kvcluster.attach.connection import Connection
 from kvcluster.attach.loop import READ, WRITE, Loop
 from kvcluster.attach.protocol import SessionEvents
 from kvcluster.attach.sockets import open_pidfd, peer_of
-from kvcluster.errors import BadFrame, InvariantBroken, KvClusterError, NotAllowed
+from kvcluster.errors import BadFrame, KvClusterError, NotAllowed
 from kvcluster.wire.faults import fault_of
 from kvcluster.wire.messages import Heartbeat, Hello, Redeem, SocketMessage
 
@@ -73,8 +73,6 @@ class Sessions:
     def _heard(self, connection: Connection, message: SocketMessage) -> None:
         try:
             self._answer(connection, message)
-        except InvariantBroken:
-            raise
         except KvClusterError as error:
             return self._part(connection, error)
         return self._flush(connection)
@@ -104,14 +102,13 @@ class Sessions:
         connection.say(welcome)
 
     def _redeem(self, connection: Connection, session: str, redeem: Redeem) -> None:
+        connection.asked(redeem.ask)
         try:
             descriptors = self._events.redeem(session, redeem.seq)
-        except InvariantBroken:
-            raise
         except KvClusterError as error:
-            connection.refuse(redeem.ask, error)
+            connection.refuse(error)
         else:
-            connection.hand(redeem.ask, redeem.seq, descriptors)
+            connection.hand(redeem.seq, descriptors)
 
     def _flush(self, connection: Connection) -> None:
         try:

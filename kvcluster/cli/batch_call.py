@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
+
 from kvcluster.cli import interrupts
 from kvcluster.cli.progress import shown_progress
 from kvcluster.cli.report import write_device_table
@@ -60,6 +62,7 @@ def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> tuple[Pr
     if total == len(output.earlier):
         failed = sum(result.failed for result in output.earlier.values())
         return Progress(total, total, failed, 0), []
+    _announce(total, len(output.earlier), settings)
     from actors.cluster import open_cluster  # here, because Ray takes seconds to import
 
     with open_cluster(settings) as cluster:
@@ -68,6 +71,15 @@ def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> tuple[Pr
             return _run(call, JobSpec(settings.model, total, 2 * settings.max_num_seqs, _now), output, cluster)
         finally:
             interrupts.ignore()  # the cluster closes undisturbed
+
+
+def _announce(total: int, done: int, settings: Settings) -> None:
+    """What is waited for while the workers load the model."""
+    workers = len(settings.device_names) * settings.workers_per_device
+    text = (
+        f"{total - done} of {total} lines to answer; starting {workers} workers on {', '.join(settings.device_names)}"
+    )
+    typer.echo(text, err=True)
 
 
 def _run(call: BatchCall, spec: JobSpec, output: ResultFile, cluster: Cluster) -> tuple[Progress, list[DeviceReport]]:

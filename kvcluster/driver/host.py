@@ -10,26 +10,23 @@ A process that only imports uses the same class: imported handles are not charge
 from __future__ import annotations
 
 import errno
-import itertools
 import mmap
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from kvcluster.driver import linux
 from kvcluster.driver.books import AddressBook, Piece, RuleBroken, Shelf
 from kvcluster.driver.limits import (
     DESCRIPTORS,
     MAPPINGS,
-    MEMORY,
     descriptor_room,
     mapping_room,
     memory_room,
     raise_descriptor_limit,
 )
+from kvcluster.driver.memories import Memories
 from kvcluster.driver.protocol import Access, MemoryInfo, PhysicalHandle
 from kvcluster.errors import DriverError, LimitReached
 from kvcluster.units import KIB
@@ -37,18 +34,6 @@ from kvcluster.units import KIB
 __all__ = ["HostDriver", "descriptor_room", "mapping_room", "memory_room", "open_host_driver"]
 
 _PROTECTIONS = {Access.READ: linux.PROT_READ, Access.READ_WRITE: linux.PROT_READ_WRITE}
-_numbers = itertools.count(1)  # over all drivers of the process: another driver's handle is never taken for ours
-
-
-@dataclass(slots=True)
-class _Memory:
-    """One memfd. Its descriptor stays open, and its bytes charged, until it is released and not mapped here."""
-
-    descriptor: int
-    size_bytes: int
-    imported: bool
-    mappings: int = 0
-    released: bool = False
 
 
 def open_host_driver(*, capacity_bytes: int, granule_bytes: int = 64 * KIB) -> HostDriver:
@@ -69,10 +54,8 @@ class HostDriver:
     """`kvcluster.driver.protocol.Driver` over memfd and mmap. Safe to call from several threads."""
 
     def __init__(self, *, granule_bytes: int, capacity_bytes: int) -> None:
-        self._capacity_bytes = capacity_bytes
         self._book = AddressBook(granule_bytes)
-        self._memories: dict[int, _Memory] = {}
-        self._charged_bytes = 0
+        self._memories = Memories(capacity_bytes)
         self._calls: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._closed = False
@@ -94,16 +77,14 @@ class HostDriver:
     def create(self, size_bytes: int) -> PhysicalHandle:
         with self._call("create", size_bytes=size_bytes):
             self._book.check_size(size_bytes)
-            self._check_room(size_bytes)
+            self._memories.check_room(size_bytes)
             DESCRIPTORS.ensure(1)
             self._calls["create"] += 1
-            handle = self._keep(linux.create_memory(size_bytes), size_bytes, imported=False)
-            self._charge(size_bytes)
-            return handle
+            return self._memories.create(size_bytes)
 
     def map(self, address: int, handle: PhysicalHandle) -> None:
         with self._call("map", address, handle.size_bytes):
-            memory = self._memory(handle)
+            memory = self._memories.find(handle)
             shelf = self._book.shelf_at(address, handle.size_bytes)
             shelf.vacancy(address, handle.size_bytes)
             MAPPINGS.ensure(2)  # a piece in the middle of a gap makes two more
@@ -130,15 +111,13 @@ class HostDriver:
             shelf.vacate(pieces)
             MAPPINGS.used(shelf.mappings - before)
             for piece in pieces:
-                self._memories[piece.owner].mappings -= 1
-                self._bury(piece.owner)
+                self._memories.unmapped(piece.owner)
 
     def release(self, handle: PhysicalHandle) -> None:
         with self._call("release", size_bytes=handle.size_bytes):
-            memory = self._memory(handle)
+            self._memories.find(handle)
             self._calls["release"] += 1
-            memory.released = True
-            self._bury(handle.number)
+            self._memories.release(handle.number)
 
     def free_address(self, address: int, size_bytes: int) -> None:
         with self._call("free_address", address, size_bytes):
@@ -150,7 +129,7 @@ class HostDriver:
 
     def export_fd(self, handle: PhysicalHandle) -> int:
         with self._call("export_fd", size_bytes=handle.size_bytes):
-            memory = self._memory(handle)
+            memory = self._memories.find(handle)
             DESCRIPTORS.ensure(1)
             self._calls["export_fd"] += 1
             descriptor = linux.duplicate(memory.descriptor)
@@ -162,9 +141,7 @@ class HostDriver:
             self._book.check_size(size_bytes)
             DESCRIPTORS.ensure(1)
             self._calls["import_fd"] += 1
-            if not linux.is_fixed_memory(descriptor, size_bytes):
-                raise RuleBroken(f"the descriptor is not memory of exactly {size_bytes} bytes")
-            return self._keep(linux.duplicate(descriptor), size_bytes, imported=True)
+            return self._memories.adopt(descriptor, size_bytes)
 
     def synchronize(self) -> None:
         """Nothing is asynchronous here."""
@@ -174,12 +151,12 @@ class HostDriver:
     def memory_info(self) -> MemoryInfo:
         with self._call("memory_info"):
             self._calls["memory_info"] += 1
-            held = sum(linux.held_bytes(m.descriptor) for m in self._memories.values() if not m.imported)
-            return MemoryInfo(self._capacity_bytes, max(0, self._capacity_bytes - held), held)
+            held, total = self._memories.held_bytes(), self._memories.capacity_bytes
+            return MemoryInfo(total, max(0, total - held), held)
 
     def scrub(self, handle: PhysicalHandle) -> None:
         with self._call("scrub", size_bytes=handle.size_bytes):
-            memory = self._memory(handle)
+            memory = self._memories.find(handle)
             self._calls["scrub"] += 1
             linux.write_zeros(memory.descriptor, memory.size_bytes)
 
@@ -190,39 +167,6 @@ class HostDriver:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-
-    def _memory(self, handle: PhysicalHandle) -> _Memory:
-        memory = self._memories.get(handle.number)
-        if memory is None or memory.released or memory.size_bytes != handle.size_bytes:
-            raise RuleBroken(f"{handle} is not a handle of this driver, or was released")
-        return memory
-
-    def _keep(self, descriptor: int, size_bytes: int, *, imported: bool) -> PhysicalHandle:
-        handle = PhysicalHandle(next(_numbers), size_bytes)
-        self._memories[handle.number] = _Memory(descriptor, size_bytes, imported)
-        DESCRIPTORS.used(1)
-        return handle
-
-    def _bury(self, number: int) -> None:
-        """Close what nobody here can reach any more: released, and mapped nowhere."""
-        memory = self._memories[number]
-        if memory.released and not memory.mappings:
-            os.close(memory.descriptor)
-            DESCRIPTORS.used(-1)
-            del self._memories[number]
-            self._charge(0 if memory.imported else -memory.size_bytes)
-
-    def _check_room(self, size_bytes: int) -> None:
-        if self._charged_bytes + size_bytes > self._capacity_bytes:
-            raise OSError(errno.ENOMEM, f"the capacity is {self._capacity_bytes} bytes")
-        try:
-            MEMORY.ensure(size_bytes)
-        except LimitReached as full:
-            raise OSError(errno.ENOMEM, str(full)) from full
-
-    def _charge(self, size_bytes: int) -> None:
-        self._charged_bytes += size_bytes
-        MEMORY.used(size_bytes)
 
     @contextmanager
     def _call(self, name: str, address: int = 0, size_bytes: int = 0) -> Iterator[None]:

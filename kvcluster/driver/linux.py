@@ -6,6 +6,7 @@ from C. Every function raises OSError with the kernel's errno and keeps no books
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -15,8 +16,9 @@ PROT_NONE = 0
 PROT_READ = mmap.PROT_READ
 PROT_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 
-_MAP_FIXED = 0x10  # the mmap module names neither of the two; x86-64 and arm64
+_MAP_FIXED = 0x10  # the mmap module names none of the three; as on x86-64 and arm64
 _MAP_NORESERVE = 0x4000
+_MAP_FIXED_NOREPLACE = 0x100000
 _RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
 _FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _CHUNK_BYTES = 1 << 20
@@ -72,8 +74,14 @@ def unreserve(address: int, size_bytes: int) -> None:
 
 
 def map_file(address: int, size_bytes: int, descriptor: int) -> None:
-    """The file's first bytes at `address`, shared, over what is there; no access yet."""
-    _mmap(address, size_bytes, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
+    """The file's first bytes at `address`, shared, over a bare reservation; no access yet."""
+    try:
+        _mmap(address, size_bytes, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
+    except OSError:
+        # The kernel may refuse the file after it took the reservation away. Put it back, over nothing else.
+        with contextlib.suppress(OSError):
+            _mmap(address, size_bytes, _RESERVED | _MAP_FIXED_NOREPLACE, -1)
+        raise
 
 
 def unmap_file(address: int, size_bytes: int) -> None:

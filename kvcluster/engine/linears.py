@@ -18,13 +18,13 @@ _HINT_ROWS = 8  # the row count that the packing is chosen for; a hint of 1 made
 
 
 class PackedLinear(nn.Module):
-    """Computes what `linear` does, from a repacked copy of its weight."""
+    """Computes what a linear layer with `weight` [out, in] and `bias` does, from a repacked copy of the weight."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _HINT_ROWS)
-        self._bias = None if linear.bias is None else linear.bias.detach()
+        self.out_features, self.in_features = weight.shape
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), _HINT_ROWS)
+        self._bias = None if bias is None else bias.detach()
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = torch.ops.mkldnn._linear_pointwise(rows, self._weight, self._bias, "none", [], "")
@@ -41,7 +41,7 @@ def pack_linears(model: nn.Module) -> int:
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Linear and packing_works(child.weight.dtype):
-                setattr(parent, name, PackedLinear(child))
+                setattr(parent, name, PackedLinear(child.weight, child.bias))
                 packed += 1
     return packed
 
@@ -57,11 +57,9 @@ def packing_works(dtype: torch.dtype) -> bool:
 
 def _agrees(dtype: torch.dtype, *, rows: int, bias: bool) -> bool:
     generator = torch.Generator().manual_seed(0)
-    linear = nn.Linear(96, 80, bias=bias).requires_grad_(False)
-    for parameter in linear.parameters():
-        parameter.copy_(torch.rand(parameter.shape, generator=generator) - 0.5)
-    linear = linear.to(dtype)
-    values = (torch.rand((1, rows, 96), generator=generator) - 0.5).to(dtype)
-    wanted = functional.linear(values.double(), linear.weight.double(), None if not bias else linear.bias.double())
-    error = (PackedLinear(linear)(values).double() - wanted).abs().max().item()
-    return bool(error <= 8 * torch.finfo(dtype).eps * wanted.abs().max().item())
+    weight, offset, values = (
+        (torch.rand(shape, generator=generator) - 0.5).to(dtype) for shape in ((80, 96), (80,), (1, rows, 96))
+    )
+    wanted = functional.linear(values, weight, offset if bias else None).double()
+    got = PackedLinear(weight, offset if bias else None)(values).double()
+    return bool((got - wanted).abs().max() <= 8 * torch.finfo(dtype).eps * wanted.abs().max())

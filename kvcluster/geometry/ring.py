@@ -4,8 +4,9 @@ Token t's row lies at t x stride modulo the ring's bytes. The second mapping of 
 first, so any span that is no longer than the ring is contiguous, wherever it begins, and a row may straddle the
 ring's end.
 
-    |<-------- ring -------->|<-- the same again -->|
-    [ 8   9 | 4   5   6   7 ] [ 8   9 | 4   5  ...      tokens 4 to 9 begin at 4 and read on into the second
+    |-------- ring -------|---- the same again ---|
+    [ 6   7   8   9   4   5 | 6   7   8   9   4   5 ]      6 rows: tokens 4 to 9 are one piece
+                      ^-------------------^
 
 While a chunk of c tokens is written, the chunk's first token still sees W - 1 tokens before it: W + c - 1 rows
 are live at once, and the ring holds at least so many. Granules are committed on demand in the first lap; after

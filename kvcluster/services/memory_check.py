@@ -34,8 +34,8 @@ def check_memory(settings: Settings, shape: Shape, descriptors: int, mappings: i
 def _too_small(settings: Settings, fragments: int, smallest: int) -> str:
     return (
         f"device_memory is {settings.device_memory}, and one token in the {settings.layout} layout needs "
-        f"{format_bytes(smallest * settings.granule_bytes)} ({smallest} granules of {settings.granule} in {fragments} "
-        f"fragments): give at least that much, or choose a smaller granule or the token-major layout"
+        f"{format_bytes(smallest * settings.granule_bytes)} ({smallest} granules of {settings.granule}; "
+        f"fragments: {fragments}): give at least that much, or choose a smaller granule or the token-major layout"
     )
 
 

@@ -30,17 +30,17 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out.jsonl"
 
 
-def test_an_output_cut_at_any_byte_is_completed_to_what_an_undisturbed_run_writes(three: Path, out: Path) -> None:
-    run_job(three, out)
+def test_an_output_cut_at_any_byte_is_completed_to_what_an_undisturbed_run_writes(tmp_path: Path, out: Path) -> None:
+    given_lines = write_input(tmp_path / "in.jsonl", b"not json", line("ü", "dreißig ✓"))
+    run_job(given_lines, out)
     whole, expected = out.read_bytes(), results(out)
     for cut in range(len(whole) + 1):
         out.write_bytes(whole[:cut])
         workers = EchoWorkers()
-        progress = run_job(three, out, workers)
+        progress = run_job(given_lines, out, workers)
         assert results(out) == expected
-        assert (progress.done, progress.failed) == (4, 1)
-        kept = whole[:cut].count(b"\n")
-        assert len(workers.submitted) <= 4 - kept
+        assert (progress.done, progress.failed) == (2, 1)
+        assert len(workers.submitted) == (0 if cut == len(whole) else 1)
 
 
 @settings(max_examples=30, deadline=None)
@@ -217,12 +217,11 @@ def test_a_run_that_fails_before_its_first_result_leaves_no_file(tmp_path: Path,
 
 
 def test_results_are_forced_to_the_disk_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[float] = []
-    now = 100.0
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(now))
+    now, synced = [100.0], []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(now[0]))
     descriptor = os.open(tmp_path / "out", os.O_RDWR | os.O_CREAT)
-    file = ResultFile(tmp_path / "out", descriptor, {}, clock=lambda: now)
-    for now in (100.0, 100.5, 101.0, 101.5, 102.1):
+    file = ResultFile(tmp_path / "out", descriptor, {}, clock=lambda: now[0])
+    for now[0] in (100.0, 100.5, 101.0, 101.5, 102.1):
         file.sync_if_due()
     file.close()
     assert synced == [101.0, 102.1, 102.1]

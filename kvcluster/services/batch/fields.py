@@ -74,15 +74,15 @@ def _required(document: Mapping[str, Any], name: str) -> Any:
 def _refuse_unknown(document: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     for name in document:
         if name not in known:
-            shown = _shown(name).strip('"')
-            raise WrongField("unknown_field", f"{where}{shown} is not supported: remove it")
+            raise WrongField("unknown_field", f"{where}{shown(name)[1:-1]} is not supported: remove it")
 
 
 def _wrong(name: str, value: object, wanted: str) -> WrongField:
-    return WrongField("invalid_value", f"{name} is {_shown(value)}, and must be {wanted}")
+    return WrongField("invalid_value", f"{name} is {shown(value)}, and must be {wanted}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """`value` as it stands in the line, shortened to what fits into a sentence."""
     text = json.dumps(value)
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
 

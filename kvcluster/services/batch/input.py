@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from kvcluster.errors import KvClusterError
-from kvcluster.services.batch.fields import WrongField, custom_id_of, request_of
+from kvcluster.services.batch.fields import WrongField, custom_id_of, request_of, shown
 from kvcluster.services.completion import CompletionRequest, Refused
 from kvcluster.units import MIB, format_bytes
 
@@ -108,6 +109,10 @@ def _document(raw: bytes) -> dict[str, Any]:
         raise WrongField("not_utf8", f"the line is not UTF-8 at byte {error.start + 1}") from None
     except json.JSONDecodeError as error:
         raise WrongField("invalid_json", f"the line is not JSON at character {error.pos + 1}: {error.msg}") from None
+    except WrongField:  # from `_object`, and a ValueError too
+        raise
+    except ValueError:
+        raise WrongField("invalid_json", "the line is not JSON that can be read: a number in it is too long") from None
     except RecursionError:
         raise WrongField("invalid_json", "the line is nested too deeply") from None
     if not isinstance(document, dict):
@@ -118,7 +123,6 @@ def _document(raw: bytes) -> dict[str, Any]:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise WrongField("invalid_json", f"the field {json.dumps(twice)} stands twice in one object")
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise WrongField("invalid_json", f"the field {shown(twice)} stands twice in one object")
     return fields

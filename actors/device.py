@@ -1,0 +1,103 @@
+"""The device actor: one device's memory, its budget, and the socket on which descriptors are handed over.
+
+It computes nothing, so a model's crash cannot take the memory along. Frames come through Ray on the actor's one
+thread; the attach socket has a thread of its own. A broken invariant ends the process at once: what its clients
+have mapped lives on in them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import ray
+
+from kvcluster.attach.server import AttachServer, open_attach_server
+from kvcluster.driver.host import open_host_driver
+from kvcluster.driver.protocol import Driver
+from kvcluster.errors import InvariantBroken
+from kvcluster.services.device import DeviceService, DeviceSettings
+from kvcluster.services.statistics import DeviceStatistics
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """`node_id` is where the device is: an actor that finds itself elsewhere ends for good."""
+
+    settings: DeviceSettings
+    node_id: str
+    idle_exit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAddress:
+    """What a client must know before it says hello."""
+
+    attach: str
+    pid: int
+    capacity_bytes: int
+    granule_bytes: int
+
+
+class DeviceActor:
+    """Created by `actors.devices.find_device`, one a device and node."""
+
+    def __init__(self, spec: DeviceSpec) -> None:
+        if ray.get_runtime_context().get_node_id() != spec.node_id:
+            ray.actor.exit_actor()
+        self._spec = spec
+        memory = spec.settings.memory
+        self._driver: Driver = open_host_driver(
+            granule_bytes=memory.granule_bytes, capacity_bytes=memory.capacity_bytes
+        )
+        self._service = DeviceService(self._driver, spec.settings, clock=time.monotonic)
+        self._server: AttachServer = open_attach_server(spec.settings.name, self._service)
+        self._closing = threading.Event()
+        for work in (self._server.serve, self._leave_when_idle):
+            threading.Thread(target=_or_die, args=(work,), name=work.__name__, daemon=True).start()
+
+    def address(self) -> DeviceAddress:
+        memory = self._spec.settings.memory
+        return DeviceAddress(self._server.address, os.getpid(), memory.capacity_bytes, memory.granule_bytes)
+
+    def frame(self, data: bytes) -> bytes:
+        """One frame of a client; see `DeviceService.frame`."""
+        return _or_die(lambda: self._service.frame(data))
+
+    def statistics(self) -> DeviceStatistics:
+        return self._service.statistics()
+
+    def audit(self) -> DeviceStatistics:
+        """The figures of one moment, after everything was checked to sum; a broken sum is the caller's error here."""
+        return self._service.audit()
+
+    def close(self) -> None:
+        """Give everything back. The actor is of no use afterwards; whoever calls this kills it next."""
+        self._closing.set()
+        self._server.close()
+        self._service.close()
+
+    def _leave_when_idle(self) -> None:
+        while not self._closing.wait(timeout=min(1.0, self._spec.idle_exit_s)):
+            if self._service.idle_s() > self._spec.idle_exit_s:
+                self._server.close()
+                self._service.close()
+                os._exit(0)
+
+
+def _or_die(work: Callable[[], T]) -> T:
+    """Run `work`; a broken invariant, and any error on a thread that nobody waits for, ends this process."""
+    try:
+        return work()
+    except InvariantBroken:
+        traceback.print_exc(file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(1)

@@ -1,0 +1,94 @@
+"""Finding a device's actor, or making it: eight creators at once get one actor.
+
+Devices are named, detached actors `device/<node id>/<name>`, bound to their node, so that whoever comes first makes
+them and nobody's end takes them along. A device that is idle leaves by itself; a name that is found dead is asked
+for again a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.device import DeviceActor, DeviceAddress, DeviceSpec
+from kvcluster.budget.governor import Limits
+from kvcluster.config import ConfigError, Settings
+from kvcluster.errors import DeviceUnreachable
+from kvcluster.services.device import DeviceSettings
+from kvcluster.services.device_memory import MemorySettings
+from kvcluster.services.local import pool_bytes_for
+from kvcluster.units import format_bytes
+
+NAMESPACE = "kvcluster"
+START_TIMEOUT_S = 60.0
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that answered: its actor, and where clients attach."""
+
+    name: str
+    node_id: str
+    actor: Any
+    address: DeviceAddress
+
+
+def device_spec(name: str, node_id: str, settings: Settings) -> DeviceSpec:
+    """What the device `name` on that node is made of."""
+    limits = Limits(settings.grant_s, settings.retry_after_min_s, settings.retry_after_max_s)
+    capacity_bytes = settings.device_memory_bytes
+    memory = MemorySettings(capacity_bytes, settings.granule_bytes, pool_bytes_for(capacity_bytes), limits)
+    epoch = time.time_ns() // 1_000  # another one for each incarnation
+    service = DeviceSettings(name, memory, epoch, settings.lease_s, settings.heartbeat_s)
+    return DeviceSpec(service, node_id, settings.idle_exit_s)
+
+
+def find_device(name: str, node_id: str, settings: Settings, *, env: dict[str, str] | None = None) -> Device:
+    """The device's actor on that node, made now where there is none. `env` is for fault tests.
+
+    Raises:
+        ConfigError: it is there already, with another size or granule.
+        DeviceUnreachable: it does not start or answer.
+    """
+    spec = device_spec(name, node_id, settings)
+    reason = ""
+    for _ in range(ATTEMPTS):
+        actor = _create(spec, env or {})
+        try:
+            address: DeviceAddress = ray.get(actor.address.remote(), timeout=START_TIMEOUT_S)
+        except RayActorError as error:  # it was leaving when we found it
+            reason = str(error).splitlines()[0]
+        except GetTimeoutError:
+            raise DeviceUnreachable(device=name, reason=f"it did not start within {START_TIMEOUT_S:.0f} s") from None
+        else:
+            _check_same(name, address, settings)
+            return Device(name, node_id, actor, address)
+    raise DeviceUnreachable(device=name, reason=reason)
+
+
+def _create(spec: DeviceSpec, env: dict[str, str]) -> Any:
+    options = {
+        "name": f"device/{spec.node_id}/{spec.settings.name}",
+        "namespace": NAMESPACE,
+        "lifetime": "detached",
+        "get_if_exists": True,
+        "num_cpus": 0,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(spec.node_id, soft=False),
+        "runtime_env": {"env_vars": env} if env else {},
+    }
+    return ray.remote(DeviceActor).options(**options).remote(spec)
+
+
+def _check_same(name: str, address: DeviceAddress, settings: Settings) -> None:
+    there = (address.capacity_bytes, address.granule_bytes)
+    if there != (settings.device_memory_bytes, settings.granule_bytes):
+        sizes = f"{format_bytes(address.capacity_bytes)} and a granule of {format_bytes(address.granule_bytes)}"
+        raise ConfigError(
+            f"device {name} is open on this cluster already, with {sizes}: name the same sizes, or another device"
+        )

@@ -1,0 +1,150 @@
+"""One request under way: what it has said, and the memory that it has at the moment.
+
+Its tokens outlive its memory. A preempted request keeps prompt, emitted tokens, text and seed; when it runs again,
+all of them but the last are prefilled as if they were one prompt, so what a user saw never changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from kvcluster.engine.sampling import DrawKey, SamplingParams
+from kvcluster.errors import OutOfBudget
+from kvcluster.services.completion import Completion
+from kvcluster.services.request.text import AnswerText
+from kvcluster.services.sequence import SequenceMemory
+from kvcluster.states import moved
+
+if TYPE_CHECKING:
+    import torch
+
+    from kvcluster.tensors.views import KvViews
+
+
+class Phase(Enum):
+    WAITING = "waiting"  # holds no windows
+    RUNNING = "running"
+    OVER = "over"  # answered, refused or cancelled
+
+
+PHASE_MOVES: dict[Phase, frozenset[Phase]] = {
+    Phase.WAITING: frozenset({Phase.RUNNING, Phase.OVER}),
+    Phase.RUNNING: frozenset({Phase.WAITING, Phase.OVER}),
+    Phase.OVER: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was asked for, in the model's terms; it does not change. `number` is the place in order of submission."""
+
+    key: int
+    number: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    params: SamplingParams
+    end_ids: frozenset[int]
+
+    @property
+    def total_tokens(self) -> int:
+        return len(self.prompt) + self.max_tokens
+
+    @property
+    def most_held(self) -> int:
+        """Tokens whose K and V are ever written: the last one is only said."""
+        return self.total_tokens - 1
+
+
+class Generation:
+    """The growing answer to one order. `held` tokens have their K and V in `memory`."""
+
+    def __init__(self, order: Order, text: AnswerText) -> None:
+        self.order = order
+        self.phase = Phase.WAITING
+        self.tokens = list(order.prompt)
+        self.held = 0
+        self.finish_reason: str | None = None
+        self.memory: SequenceMemory | None = None
+        self.views: KvViews | None = None
+        self.refusal: OutOfBudget | None = None  # of a growth that it cannot do without
+        self.ask_again_at = float("-inf")
+        self.preempted_in_vain = False
+        self.tries = 0
+        self._text = text
+
+    # --- memory ---------------------------------------------------------------------------------------------------
+
+    @property
+    def arrival(self) -> float:
+        """The device's number for it; infinite while the device has not given one."""
+        arrival = self.memory.arrival if self.memory else None
+        return float("inf") if arrival is None else arrival
+
+    @property
+    def committed(self) -> int:
+        """Tokens that the views hold."""
+        return self.views.tokens if self.views else 0
+
+    @property
+    def length(self) -> int:
+        """Tokens written once all that is known is computed, but for the newest: that is written by the next step."""
+        return len(self.tokens) - 1
+
+    @property
+    def room(self) -> int:
+        """Steps that it can go without growing."""
+        return self.committed - self.length
+
+    @property
+    def needs_more(self) -> bool:
+        return self.committed < self.order.most_held
+
+    def grown(self, dtype: torch.dtype) -> None:
+        """Its memory has more windows than before."""
+        assert self.memory is not None
+        self.views = self.memory.views(dtype)
+        self.refusal = None
+        self.preempted_in_vain = False
+        self.tries = 0
+
+    def stripped(self) -> None:
+        """Its windows are gone, or on their way; what is held must be computed again."""
+        self.held = 0
+        self.views = None
+        self.refusal = None
+        self.preempted_in_vain = False
+
+    def move(self, phase: Phase) -> None:
+        self.phase = moved(self.phase, phase, PHASE_MOVES)
+
+    # --- tokens ---------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> int:
+        """Known tokens whose K and V are yet to be computed; 1 while it decodes."""
+        return len(self.tokens) - self.held
+
+    @property
+    def emitted(self) -> int:
+        return len(self.tokens) - len(self.order.prompt)
+
+    @property
+    def draw_key(self) -> DrawKey:
+        """The draw of its next token."""
+        return DrawKey(sample=0, position=len(self.tokens))
+
+    def take(self, token_id: int) -> None:
+        """The next token was chosen; sets `finish_reason` where it is the last."""
+        self.tokens.append(token_id)
+        if token_id in self.order.end_ids or self._text.push(token_id):
+            self.finish_reason = "stop"
+        elif self.emitted == self.order.max_tokens:
+            self.finish_reason = "length"
+        if self.finish_reason and self._text.finish():
+            self.finish_reason = "stop"
+
+    def completion(self) -> Completion:
+        assert self.finish_reason is not None
+        return Completion(str(self._text), self.finish_reason, len(self.order.prompt), self.emitted)

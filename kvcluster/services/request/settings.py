@@ -1,0 +1,45 @@
+"""What a request service is set to. The names are those of `kvcluster.config`, which holds a user's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvcluster.geometry.layout import Layout
+
+if TYPE_CHECKING:
+    from kvcluster.config import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSettings:
+    """`margin_steps` is how many tokens ahead memory is committed; `most_tries` bounds a failing device's retries."""
+
+    layout: Layout = Layout.TOKEN_MAJOR
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 512
+    prefill_chunk_tokens: int = 256
+    margin_steps: int = 16
+    most_tries: int = 3
+    try_again_s: float = 0.1
+
+    def __post_init__(self) -> None:
+        counts = (self.max_num_seqs, self.prefill_chunk_tokens, self.margin_steps, self.most_tries)
+        if min(counts) < 1 or self.try_again_s < 0:
+            raise ValueError(f"every setting of {self} is at least 1, and no time is negative")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, and must be at least max_num_seqs, "
+                f"which is {self.max_num_seqs}: each running sequence adds a token a step"
+            )
+
+
+def request_settings(settings: Settings) -> RequestSettings:
+    """The part of a user's settings that concerns one request service."""
+    return RequestSettings(
+        layout=Layout(settings.layout),
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        prefill_chunk_tokens=settings.prefill_chunk_tokens,
+        margin_steps=settings.margin_steps,
+    )

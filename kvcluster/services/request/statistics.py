@@ -1,0 +1,86 @@
+"""What one request service did so far: counted by `Tally` in the service's thread, read as a frozen value.
+
+Ratios are ratios of sums over steps, so that a long sequence counts for as long as it lived. Committed bytes include
+the margin; live bytes are those of tokens whose K and V are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvcluster.services.port import DevicePort
+from kvcluster.services.sequence import SequenceMemory
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStatistics:
+    """One moment. A control message is a frame or its reply; redemptions are apart.
+
+    `requests_done` counts answers of both kinds, `refusals` the device's refusals for lack of budget.
+    `driver_calls` are those of the client's driver, which in a LocalDevice is the device's too.
+    """
+
+    requests_done: int = 0
+    generated_tokens: int = 0
+    steps: int = 0
+    steps_that_grew: int = 0
+    preemptions: int = 0
+    refusals: int = 0
+    control_messages: int = 0
+    redemptions: int = 0
+    committed_byte_steps: int = 0
+    live_byte_steps: int = 0
+    peak_reserved_bytes: int = 0
+    peak_committed_bytes: int = 0
+    peak_live_bytes: int = 0
+    driver_calls: int = 0
+    waiting: int = 0
+    running: int = 0
+
+    @property
+    def messages_per_token(self) -> float:
+        return self.control_messages / self.generated_tokens if self.generated_tokens else 0.0
+
+    @property
+    def committed_per_live(self) -> float:
+        return self.committed_byte_steps / self.live_byte_steps if self.live_byte_steps else 0.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counts behind a RequestStatistics; changed by the service's thread only."""
+
+    requests_done: int = 0
+    generated_tokens: int = 0
+    steps: int = 0
+    steps_that_grew: int = 0
+    preemptions: int = 0
+    refusals: int = 0
+    committed_byte_steps: int = 0
+    live_byte_steps: int = 0
+    peak_reserved_bytes: int = 0
+    peak_committed_bytes: int = 0
+    peak_live_bytes: int = 0
+
+    def stepped(self, memories: Sequence[SequenceMemory], live_bytes: int) -> None:
+        """One model step was computed while `memories` were there, and `live_bytes` of them were written."""
+        committed_bytes = sum(memory.committed_bytes for memory in memories)
+        reserved_bytes = sum(memory.reserved_bytes for memory in memories)
+        self.steps += 1
+        self.committed_byte_steps += committed_bytes
+        self.live_byte_steps += live_bytes
+        self.peak_committed_bytes = max(self.peak_committed_bytes, committed_bytes)
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, reserved_bytes)
+        self.peak_live_bytes = max(self.peak_live_bytes, live_bytes)
+
+    def snapshot(self, port: DevicePort, *, waiting: int, running: int) -> RequestStatistics:
+        counts = {name: getattr(self, name) for name in self.__slots__}
+        return RequestStatistics(
+            **counts,
+            control_messages=port.traffic.control_messages,
+            redemptions=port.traffic.redemptions,
+            driver_calls=sum(port.driver.calls().values()),
+            waiting=waiting,
+            running=running,
+        )

@@ -1,0 +1,39 @@
+"""The text of one answer, a token at a time: whole characters only, and nothing from a stop string on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvcluster.engine.stop_strings import StopStrings
+
+if TYPE_CHECKING:
+    from kvcluster.engine.tokenizer import Detokenizer
+
+
+class AnswerText:
+    """Grows by `push`; complete after `finish`, or once a stop string was met."""
+
+    def __init__(self, detokenizer: Detokenizer, stops: StopStrings) -> None:
+        self._detokenizer = detokenizer
+        self._stops = stops
+        self._parts: list[str] = []
+        self._stopped = False
+
+    def push(self, token_id: int) -> bool:
+        """Whether the text ends here, because a stop string is complete."""
+        return self._pass_on(self._detokenizer.push(token_id))
+
+    def finish(self) -> bool:
+        """No token follows. Whether what was held back completes a stop string."""
+        if not self._stopped and not self._pass_on(self._detokenizer.finish()):
+            self._parts.append(self._stops.finish())
+        return self._stopped
+
+    def __str__(self) -> str:
+        return "".join(self._parts)
+
+    def _pass_on(self, text: str) -> bool:
+        passed = self._stops.push(text)
+        self._parts.append(passed.text)
+        self._stopped = passed.stopped
+        return self._stopped

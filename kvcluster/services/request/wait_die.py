@@ -1,0 +1,53 @@
+"""What a refused growth leads to, so that the oldest request on the device always goes on. Pure.
+
+First the younger requests of the same actor lose their memory, youngest first. If there are none, or taking from
+them freed nothing, a request waits while it holds memory only if it is the oldest on the device; any other gives
+everything back. So no two requests ever wait for each other, on one actor or on several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvcluster.errors import OutOfBudget
+from kvcluster.services.request.generation import Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Take all memory from these, then ask again."""
+
+    victims: tuple[Generation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Keep the memory, and ask again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Give all of its own memory back, and queue again."""
+
+
+Remedy = Preempt | Wait | GiveBack
+
+
+def remedy(refused: Generation, refusal: OutOfBudget, running: Sequence[Generation]) -> Remedy:
+    """What to do about `refusal`; `running` are the actor's running requests, oldest first."""
+    younger = [] if refused.preempted_in_vain else [g for g in reversed(running) if g.arrival > refused.arrival]
+    if victims := _enough(younger, refusal.need - refusal.free):
+        return Preempt(victims)
+    return Wait() if refusal.oldest_arrival == refused.arrival else GiveBack()
+
+
+def _enough(younger: Sequence[Generation], missing_bytes: int) -> tuple[Generation, ...]:
+    """The first of `younger` that together hold `missing_bytes`, at least one; all, where they hold less."""
+    victims: list[Generation] = []
+    for generation in younger:
+        if victims and missing_bytes <= 0:
+            break
+        victims.append(generation)
+        missing_bytes -= generation.memory.committed_bytes if generation.memory else 0
+    return tuple(victims)

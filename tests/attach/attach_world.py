@@ -1,0 +1,170 @@
+"""A service that records what it is told, child processes, and raw sockets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvcluster.attach.server import AttachServer, Descriptors
+from kvcluster.attach.sockets import packet_socket
+from kvcluster.errors import Carried, InvariantBroken, UnknownRequest
+from kvcluster.wire.codec import decode_socket, encode
+from kvcluster.wire.messages import Hello, Message, SocketMessage, Welcome
+
+TIMEOUT_S = 30.0
+ROOT = Path(__file__).parents[2]
+
+
+def open_fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def memory_with(text: str) -> int:
+    fd = os.memfd_create("kvcluster-test")
+    os.pwrite(fd, text.encode(), 0)
+    return fd
+
+
+@dataclass
+class Recorder:
+    """A service. Ticket n hands out n descriptors, unless it is in `refusals`; 0 of them for ticket `empty`."""
+
+    heartbeat_s: float = 5.0
+    empty: int = 10**6
+    hello_error: Carried | None = None
+    redeem_error: Exception | None = None
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    pids: dict[str, int] = field(default_factory=dict)
+    gate: threading.Event = field(default_factory=threading.Event)
+    _news: threading.Condition = field(default_factory=threading.Condition)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    def hello(self, hello: Hello, *, pid: int) -> Welcome:
+        self._note("hello", hello.session)
+        self.pids[hello.session] = pid
+        if self.hello_error is not None:
+            raise self.hello_error
+        return Welcome(
+            device="host:0", epoch=1, granule_bytes=4096, capacity_bytes=2**20, lease_s=30, heartbeat_s=self.heartbeat_s
+        )
+
+    def redeem(self, session: str, seq: int) -> Descriptors:
+        self._note("redeem", session)
+        if not self.gate.wait(TIMEOUT_S):
+            raise AssertionError("the gate was never opened")
+        if self.redeem_error is not None:
+            raise self.redeem_error
+        if seq > self.empty:
+            raise UnknownRequest(request=str(seq))
+        count = 0 if seq == self.empty else seq
+        return Descriptors(tuple(memory_with(f"{number}/{seq}") for number in range(count)), (4096,) * count)
+
+    def heartbeat(self, session: str) -> None:
+        self._note("heartbeat", session)
+
+    def disconnected(self, session: str) -> None:
+        self._note("disconnected", session)
+
+    def gone(self, session: str) -> None:
+        self._note("gone", session)
+
+    def idle(self) -> None:
+        self._note("idle", "")
+
+    def of(self, session: str) -> list[str]:
+        """What was said of `session`, in order."""
+        with self._news:
+            return [what for what, whose in self.calls if whose == session]
+
+    def wait_for(self, what: str, session: str, times: int = 1) -> None:
+        with self._news:
+            assert self._news.wait_for(lambda: self.calls.count((what, session)) >= times, TIMEOUT_S), self.calls
+
+    def _note(self, what: str, session: str) -> None:
+        with self._news:
+            self.calls.append((what, session))
+            self._news.notify_all()
+
+
+class Serving:
+    """A server on a thread, and what ended it if not `close`."""
+
+    def __init__(self, server: AttachServer) -> None:
+        self.server = server
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        try:
+            self.server.serve()
+        except (ArithmeticError, InvariantBroken) as error:
+            self.failure = error
+
+    def wait(self) -> None:
+        self._thread.join(TIMEOUT_S)
+        assert not self._thread.is_alive()
+
+    def close(self) -> None:
+        self.server.close()
+        self.wait()
+
+
+class ChildClient:
+    def __init__(self, address: str) -> None:
+        command = [sys.executable, "-m", "tests.attach.child", address.replace("\0", "@")]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, command: str) -> str:
+        self.tell(command)
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().decode().strip()
+
+    def tell(self, command: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(command.encode() + b"\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(TIMEOUT_S)
+
+    def end(self) -> None:
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+class RawClient:
+    """A socket that says what it is told to, well or badly formed."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = packet_socket()
+        self.socket.settimeout(TIMEOUT_S)
+        self.socket.connect(address)
+
+    def say(self, message: Message) -> None:
+        self.socket.send(encode(message))
+
+    def hear(self) -> SocketMessage | None:
+        """None: the end of the connection."""
+        try:
+            data = self.socket.recv(2**16)
+        except ConnectionResetError:
+            return self.hear()
+        return decode_socket(data) if data else None
+
+    def hello(self, session: str) -> SocketMessage | None:
+        self.say(Hello(session=session))
+        return self.hear()

@@ -1,0 +1,77 @@
+"""A client in a process of its own: reads commands from its standard input, answers one line each.
+
+Run as `python -m tests.attach.child ADDRESS`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+
+from kvcluster.attach.client import AttachClient, open_attach_client
+from kvcluster.attach.sockets import close_all
+from kvcluster.errors import KvClusterError
+
+
+def open_fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+class Child:
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.client: AttachClient | None = None
+
+    def attach(self, session: str) -> str:
+        self.client = open_attach_client(self.address, session, timeout_s=20)
+        return f"welcome to {self.client.welcome.device}"
+
+    def redeem(self, seq: str) -> str:
+        """The contents, read from each descriptor."""
+        assert self.client is not None
+        descriptors = self.client.redeem(int(seq), timeout_s=20)
+        texts = [os.pread(fd, 100, 0).decode() for fd in descriptors.fds]
+        inheritable = sum(os.get_inheritable(fd) for fd in descriptors.fds)
+        close_all(descriptors.fds)
+        return f"{inheritable} {sum(descriptors.handle_bytes)} {' '.join(texts)}"
+
+    def close(self, _: str) -> str:
+        assert self.client is not None
+        self.client.close()
+        return "closed"
+
+    def fds(self, _: str) -> str:
+        return str(open_fds())
+
+    def limit(self, more: str) -> str:
+        """Room for so many more descriptors."""
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(open_fds() + int(more), hard), hard))
+        return "limited"
+
+    def fork(self, _: str) -> str:
+        """From now on a second process holds the socket; it ends when the standard input does."""
+        if os.fork() == 0:
+            os.read(0, 1)
+            os._exit(0)
+        return "forked"
+
+
+def main() -> None:
+    signal.alarm(60)  # whatever a test does, this process ends
+    child = Child(sys.argv[1].replace("@", "\0"))
+    while line := os.read(0, 1000).decode():
+        verb, _, argument = line.strip().partition(" ")
+        try:
+            answer = getattr(child, verb)(argument)
+        except KvClusterError as error:
+            answer = f"{type(error).__name__}: {error}"
+        print(answer, flush=True)
+        if verb == "fork":
+            signal.pause()
+
+
+if __name__ == "__main__":
+    main()

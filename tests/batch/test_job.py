@@ -1,0 +1,201 @@
+"""The job under every kind of news: dead workers, late reports, refusals, a million lines."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvcluster.services.batch.input import Line
+from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
+from kvcluster.services.batch.output import open_results
+from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from kvcluster.services.workers import AllWorkersLost, Event, Finished, WorkerLost, WorkerReady
+from tests.batch.stand_in import EchoWorkers, echo, line, results, run_job, write_input
+
+
+@pytest.fixture
+def six(tmp_path: Path) -> Path:
+    return write_input(tmp_path / "in.jsonl", *(line(f"id {n}", f"prompt {n}") for n in range(1, 7)))
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.jsonl"
+
+
+class Dying(EchoWorkers):
+    """A lost worker loses what it had; `at` says at which waits which workers are lost (and come back)."""
+
+    def __init__(self, count: int, at: dict[int, WorkerLost]) -> None:
+        super().__init__(count)
+        self._at = at
+        self._waits = itertools.count(1)
+        self._holding: dict[int, dict[int, CompletionRequest]] = {worker: {} for worker in range(count)}
+        self._back: list[int] = []
+
+    def submit(self, worker: int, items: Sequence[tuple[int, CompletionRequest]]) -> None:
+        assert worker not in self._back, "given to a worker that is not there"
+        self.submitted += [(worker, key) for key, _ in items]
+        self._holding[worker].update(items)
+
+    def wait(self, timeout_s: float) -> Sequence[Event]:
+        lost = self._at.get(next(self._waits))
+        if lost is not None and lost.worker not in self._back:
+            self._holding[lost.worker].clear()
+            self._back += [lost.worker] if lost.returns else []
+            return [lost]
+        for held in self._holding.values():
+            if held:
+                key, request = held.popitem()
+                return [Finished(key, echo(request))]
+        return [WorkerReady(self._back.pop())]
+
+
+def texts(out: Path) -> dict[int, str]:
+    return {number: one["response"]["body"]["choices"][0]["text"] for number, one in results(out).items()}
+
+
+WHOLE = {n: f"<prompt {n}>" for n in range(1, 7)}
+
+
+def test_every_line_is_answered_in_openais_form(six: Path, out: Path) -> None:
+    told: list[Progress] = []
+    assert run_job(six, out, told=told) == told[-1] == Progress(total=6, done=6, failed=0, generated_tokens=18)
+    assert results(out)[3] == {
+        "id": "batch_req_3",
+        "custom_id": "id 3",
+        "response": {
+            "status_code": 200,
+            "request_id": "req_3",
+            "body": {
+                "id": "cmpl-3",
+                "object": "text_completion",
+                "created": 1_700_000_000,
+                "model": "echo",
+                "choices": [{"index": 0, "text": "<prompt 3>", "logprobs": None, "finish_reason": "length"}],
+                "usage": {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5},
+            },
+        },
+        "error": None,
+    }
+    assert [one.done for one in told] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_refusal_by_a_worker_is_that_lines_error_alone(six: Path, out: Path) -> None:
+    class Refusing(EchoWorkers):
+        def outcome(self, key: int, request: CompletionRequest) -> Completion | Refused:
+            too_long = Refused(400, "context_length_exceeded", "body.prompt has 9 tokens and the model's context is 8")
+            return too_long if key == 4 else echo(request)
+
+    progress = run_job(six, out, Refusing())
+    assert (progress.done, progress.failed) == (6, 1)
+    assert results(out)[4]["response"]["status_code"] == 400
+    assert results(out)[4]["error"] == {
+        "code": "context_length_exceeded",
+        "message": "line 4: body.prompt has 9 tokens and the model's context is 8",
+    }
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_what_a_dead_worker_had_is_run_by_another(six: Path, out: Path, returns: bool) -> None:
+    for wait in range(1, 7):
+        workers = Dying(2, {wait: WorkerLost(0, "killed", returns)})
+        out.unlink(missing_ok=True)
+        assert run_job(six, out, workers).failed == 0
+        assert texts(out) == WHOLE
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    deaths=st.dictionaries(st.integers(1, 20), st.integers(0, 2), max_size=8),
+    lookahead=st.integers(1, 4),
+)
+def test_with_any_deaths_of_workers_that_come_back_every_line_has_one_result(
+    tmp_path_factory: pytest.TempPathFactory, deaths: dict[int, int], lookahead: int
+) -> None:
+    folder = tmp_path_factory.mktemp("job")
+    asked = write_input(folder / "in.jsonl", *(line(f"id {n}", f"prompt {n}") for n in range(1, 7)))
+    workers = Dying(3, {wait: WorkerLost(worker, "killed", True) for wait, worker in deaths.items()})
+    progress = run_job(asked, folder / "out.jsonl", workers, lookahead=lookahead)
+    found = results(folder / "out.jsonl")
+    assert found.keys() == WHOLE.keys()
+    assert progress.failed == sum(one["error"] is not None for one in found.values())
+    assert progress.failed == 0 or len(deaths) >= 3
+
+
+def test_a_request_that_three_workers_died_of_is_an_error_and_the_rest_is_served(tmp_path: Path, out: Path) -> None:
+    asked = write_input(tmp_path / "in.jsonl", line("poison"))
+    workers = Dying(1, {wait: WorkerLost(0, "killed by signal 11", True) for wait in (1, 3, 5)})
+    assert run_job(asked, out, workers).failed == 1
+    assert results(out)[1]["response"]["status_code"] == 500
+    assert results(out)[1]["error"]["code"] == "worker_lost"
+    assert "killed by signal 11" in results(out)[1]["error"]["message"]
+    assert [key for _, key in workers.submitted] == [1, 1, 1]
+
+
+def test_when_no_worker_is_left_and_none_returns_the_job_ends_and_keeps_its_results(six: Path, out: Path) -> None:
+    dying = Dying(2, {3: WorkerLost(0, "killed", False), 4: WorkerLost(1, "killed too", False)})
+    with pytest.raises(AllWorkersLost, match=r"killed too.*run the same command again"):
+        run_job(six, out, dying)
+    assert len(results(out)) == 2
+    run_job(six, out)
+    assert texts(out) == WHOLE
+
+
+def test_a_worker_that_does_not_come_back_after_all_is_counted_as_gone(six: Path, out: Path) -> None:
+    script = [WorkerLost(0, "killed", True), WorkerLost(1, "killed", True), WorkerLost(0, "too often", False)]
+    with pytest.raises(AllWorkersLost, match="no memory"):
+        run_job(six, out, EchoWorkers(script=[*script, WorkerLost(1, "no memory", False)]))
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_a_report_that_comes_after_the_worker_was_given_up_counts_once(six: Path, out: Path, late: int) -> None:
+    """It arrives while its line waits to be run again, or runs on another worker (which then reports it too)."""
+    both_lost = [WorkerLost(0, "silent", True), WorkerLost(1, "silent", True)]
+    report = Finished(1, Completion("late", "stop", 1, 1))
+    back: list[Event] = [WorkerReady(0), WorkerReady(1)]
+    script = [*both_lost, report, *back] if late == 1 else [*both_lost, *back, report]
+    run_job(six, out, EchoWorkers(script=script))
+    assert texts(out) == {**WHOLE, 1: "late"}
+
+
+def test_only_so_many_requests_are_in_memory_as_the_lookahead_says(out: Path) -> None:
+    read = 0
+
+    def endless() -> Iterator[Line]:
+        nonlocal read
+        for number in range(1, 10_001):
+            read = number
+            yield Line(number, str(number), CompletionRequest(f"prompt {number}"))
+
+    class Counting(EchoWorkers):
+        def wait(self, timeout_s: float) -> Sequence[Event]:
+            assert read - done.done <= 3 * 5
+            return super().wait(timeout_s)
+
+    done = Progress(0, 0, 0, 0)
+
+    def tell(progress: Progress) -> None:
+        nonlocal done
+        done = progress
+
+    spec = JobSpec("echo", 10_000, lookahead=5, created=lambda: 0)
+    with open_results(out) as output:
+        BatchJob(endless(), output=output, workers=Counting(3), spec=spec, tell=tell).run()
+    assert done.done == 10_000
+
+
+def test_work_is_divided_evenly(six: Path, out: Path) -> None:
+    workers = EchoWorkers(count=3)
+    run_job(six, out, workers)
+    assert sorted(worker for worker, _ in workers.submitted) == [0, 0, 1, 1, 2, 2]
+
+
+def test_an_input_without_lines_is_done_at_once(tmp_path: Path, out: Path) -> None:
+    assert run_job(write_input(tmp_path / "in.jsonl"), out) == Progress(0, 0, 0, 0)
+    assert out.read_bytes() == b""

@@ -1,0 +1,76 @@
+"""In float32 the engine's greedy tokens are those of transformers' own generate(), whatever shares the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from kvcluster.engine.model import Model
+from kvcluster.geometry.layout import Layout
+from kvcluster.testing.models import WINDOW_TOKENS
+from tests.engine.plain_memory import Arrival, Running, run_together, take_step
+
+FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma3")
+NEW_TOKENS = 64
+PROMPT_TOKENS = (1, 2, 5, 11, 12, 13, 40, 90)  # on both sides of the window, and far beyond it
+
+ByFamily = Callable[[str], Any]
+
+
+@cache
+def prompts() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(7)
+    return [torch.randint(2, 512, (count,), generator=generator).tolist() for count in PROMPT_TOKENS]
+
+
+@pytest.fixture(scope="session")
+def wanted(reference: ByFamily) -> ByFamily:
+    """What generate() gives for each prompt by itself."""
+    settings = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=1)
+
+    def generated(family: str, prompt: list[int]) -> list[int]:
+        ids = torch.tensor([prompt])
+        output = reference(family).generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
+        return output[0, len(prompt) :].tolist()
+
+    return cache(lambda family: [generated(family, prompt) for prompt in prompts()])
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_eight_prompts_arriving_at_different_steps_get_the_tokens_of_generate(
+    family: str, layout: Layout, opened: ByFamily, wanted: ByFamily
+) -> None:
+    arrivals = [Arrival(prompt, step=3 * number) for number, prompt in enumerate(prompts())]
+    assert run_together(opened(family), arrivals, layout=layout) == wanted(family)
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 7, WINDOW_TOKENS + 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_prompt_in_chunks_gets_the_tokens_of_generate(
+    family: str, chunk_tokens: int, opened: ByFamily, wanted: ByFamily
+) -> None:
+    arrivals = [Arrival(prompt) for prompt in prompts()]
+    got = run_together(opened(family), arrivals, layout=Layout.TOKEN_MAJOR, chunk_tokens=chunk_tokens)
+    assert got == wanted(family)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_greedy_texts_would_show_a_fault(family: str, wanted: ByFamily) -> None:
+    assert min(len(set(text)) for text in wanted(family)) >= 30
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_one_wrong_row_of_k_changes_the_text(family: str, opened: ByFamily, wanted: ByFamily) -> None:
+    model: Model = opened(family)
+    running = Running(model, Layout.TOKEN_MAJOR, prompts()[6], NEW_TOKENS)
+    take_step(model, [running], 512)
+    running.views(1).k[2 if family == "gemma3" else 1][0, running.computed - 2] *= -1
+    while len(running.new_ids) < NEW_TOKENS:
+        take_step(model, [running], 512)
+    assert running.new_ids != wanted(family)[6]
