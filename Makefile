@@ -28,7 +28,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 run: $(STAMP)
 	@mkdir -p out && rm -f out/completions.jsonl
-	$(BIN)/kvcluster run-batch -i examples/prompts.jsonl -o out/completions.jsonl --model gemma3-270m --devices host:0,1
+	$(BIN)/kvcluster run-batch -i examples/prompts.jsonl -o out/completions.jsonl \
+	    --model gemma3-270m --devices host:0,1 --print-texts
 
 test: $(STAMP)
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
@@ -40,4 +41,5 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	@set -e; for benchmark in benchmarks/bench_*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark"; done
+	@set -e; for name in $(basename $(notdir $(wildcard benchmarks/bench_*.py))); do \
+	    echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done

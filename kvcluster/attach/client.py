@@ -29,6 +29,7 @@ def open_attach_client(address: str, session: str, *, timeout_s: float) -> Attac
 
     Raises:
         DeviceUnreachable: nobody listens there, no answer in time, or another user's process. Nothing stays open.
+        LimitReached: this process has no descriptor left. Nothing stays open.
         Whatever the device refuses with. Nothing stays open.
     """
     deadline = time.monotonic() + timeout_s

@@ -23,7 +23,7 @@ from kvcluster.attach.sockets import (
     send,
     wait_for,
 )
-from kvcluster.errors import BadFrame, DeviceUnreachable
+from kvcluster.errors import BadFrame, DeviceUnreachable, LimitReached
 from kvcluster.wire.codec import decode_socket, encode
 from kvcluster.wire.messages import Message, SocketMessage
 
@@ -108,10 +108,11 @@ def open_line(address: str, deadline: float) -> Line:
 
     Raises:
         DeviceUnreachable: nobody listens there, not in time, or another user does. Nothing stays open.
+        LimitReached: this process has no descriptor left. Nothing changed.
     """
     name = address.replace("\0", "@")
     with ExitStack() as undo:
-        connection = undo.enter_context(packet_socket())
+        connection = undo.enter_context(_new_socket())
         try:
             _connect(connection, address, deadline)
         except OSError as error:
@@ -120,6 +121,14 @@ def open_line(address: str, deadline: float) -> Line:
             raise DeviceUnreachable(device=name, reason="another user's process listens under its name")
         undo.pop_all()
     return Line(connection, name)
+
+
+def _new_socket() -> socket.socket:
+    try:
+        return packet_socket()
+    except OSError as error:
+        remedy = f"raise the limit of open files, ulimit -n ({error.strerror})"
+        raise LimitReached(limit="descriptors", need=1, free=0, remedy=remedy) from None
 
 
 def _connect(connection: socket.socket, address: str, deadline: float) -> None:

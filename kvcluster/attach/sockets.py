@@ -23,7 +23,7 @@ from kvcluster.wire.codec import MAX_SOCKET_BYTES
 MAX_DESCRIPTORS = 253
 MAX_ADDRESS_BYTES = 107
 
-_SO_PEERPIDFD = 77  # Linux 6.5; not yet named by the socket module
+SO_PEERPIDFD = 77  # Linux 6.5; not yet named by the socket module
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -100,7 +100,7 @@ def open_pidfd(connection: socket.socket, session: str) -> int:
 
 def _pidfd_of(connection: socket.socket) -> int:
     try:
-        return connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+        return connection.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
     except OSError as error:
         if error.errno == errno.ENOPROTOOPT:  # an older kernel
             return os.pidfd_open(peer_of(connection).pid)

@@ -12,11 +12,12 @@ Source: "Virtual Memory for KV Cache", case one, step 4.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from kvcluster.budget.ledger import FREE, GRANTED, Account, Ledger
+from kvcluster.budget.release_rate import ReleaseRate
 from kvcluster.errors import GrantRefused, NotAllowed, OutOfBudget
 from kvcluster.ids import GrantId, RequestId
 from kvcluster.states import moved
@@ -84,7 +85,7 @@ class Governor:
         self._ledger.post(size_bytes, debit=FREE, credit=GRANTED)
         self._grants[key] = grant
         self._of_request.setdefault(identity.request, []).append(grant)
-        heapq.heappush(self._expiries, (grant.expires_at, identity))
+        self._hold(grant)
 
     def refusal(self, size_bytes: int, *, headroom_bytes: int, oldest_arrival: int | None) -> OutOfBudget:
         """The refusal of `size_bytes`, with what is free for it and when to ask again."""
@@ -133,6 +134,7 @@ class Governor:
         self._ledger.post(grant.size_bytes - size_bytes, debit=FREE, credit=GRANTED)
         self._ledger.post(size_bytes, debit=account, credit=GRANTED)
         grant.state = moved(grant.state, GrantState.HELD, GRANT_MOVES)
+        self._hold(grant)
 
     def forfeit(self, identity: GrantId, size_bytes: int, *, account: Account) -> None:
         """Take `size_bytes` out of a held grant into `account`: bytes that a failed undo left behind."""
@@ -150,10 +152,11 @@ class Governor:
         self._end(self._held(identity), GrantState.RETURNED)
 
     def forget(self, identity: GrantId) -> None:
-        """Undo `ask`: as if the grant had never been asked for."""
-        self.give_back(identity)
+        """Undo `ask`: as if the grant had never been asked for. It is held, or its time is over by now."""
         grant = self._grants.pop((identity.request.session, identity.number))
         self._of_request[identity.request].remove(grant)
+        if grant.state is GrantState.HELD:
+            self._end(grant, GrantState.RETURNED)
 
     def close(self, request: RequestId) -> None:
         """Return what the request still holds, and forget its grants."""
@@ -161,13 +164,6 @@ class Governor:
             if grant.state is GrantState.HELD:
                 self._end(grant, GrantState.RETURNED)
             del self._grants[(request.session, grant.identity.number)]
-
-    def return_all(self, requests: Iterable[RequestId]) -> None:
-        """Return every held grant of `requests`; they can never be spent."""
-        for request in requests:
-            for grant in self._of_request.get(request, []):
-                if grant.state is GrantState.HELD:
-                    self._end(grant, GrantState.RETURNED)
 
     def freed(self, size_bytes: int) -> None:
         """Note that so many bytes became free: what `retry_after_s` is estimated from."""
@@ -179,7 +175,7 @@ class Governor:
         while self._expiries and self._expiries[0][0] <= now:
             _, identity = heapq.heappop(self._expiries)
             grant = self._grants.get((identity.request.session, identity.number))
-            if grant and grant.identity == identity and grant.state is GrantState.HELD:
+            if grant and grant.state is GrantState.HELD and grant.expires_at <= now:  # not a later one of this number
                 self._end(grant, GrantState.EXPIRED)
 
     def held_bytes(self) -> int:
@@ -189,30 +185,10 @@ class Governor:
     def _held(self, identity: GrantId) -> _Grant:
         return self._grants[(identity.request.session, identity.number)]
 
+    def _hold(self, grant: _Grant) -> None:
+        """Have it collected when its time is over."""
+        heapq.heappush(self._expiries, (grant.expires_at, grant.identity))
+
     def _end(self, grant: _Grant, state: GrantState) -> None:
         grant.state = moved(grant.state, state, GRANT_MOVES)
         self._ledger.post(grant.size_bytes, debit=GRANTED, credit=FREE)
-
-
-class ReleaseRate:
-    """Bytes a second that came back lately: an average that forgets half in `HALF_LIFE_S`."""
-
-    HALF_LIFE_S = 10.0
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._weight = 0.0
-        self._noted_at = clock()
-
-    def note(self, size_bytes: int) -> None:
-        self._weight = self._faded() + size_bytes
-        self._noted_at = self._clock()
-
-    def seconds_until(self, size_bytes: int) -> float:
-        """How long until so many bytes come back at the present rate; 0 where nothing is known yet."""
-        rate = self._faded() / self.HALF_LIFE_S
-        return size_bytes / rate if rate > 0 else 0.0
-
-    def _faded(self) -> float:
-        elapsed_s = self._clock() - self._noted_at
-        return float(self._weight * 0.5 ** (elapsed_s / self.HALF_LIFE_S))

@@ -20,7 +20,8 @@ from kvcluster.cli.texts import write_texts
 from kvcluster.config import Settings
 from kvcluster.services.batch.input import check_input, read_lines
 from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
-from kvcluster.services.batch.output import ResultFile, open_results
+from kvcluster.services.batch.opening import open_results
+from kvcluster.services.batch.output import ResultFile
 from kvcluster.services.batch.survey import count_lines
 from kvcluster.services.statistics import DeviceReport
 from kvcluster.services.workers import Cluster
@@ -52,7 +53,8 @@ def answer_file(call: BatchCall, settings: Settings) -> int:
         return interrupts.INTERRUPTED
     if call.print_texts:
         write_texts(call.input_path, call.output_path)
-    write_device_table(reports)
+    if reports:
+        write_device_table(reports)
     return SOME_FAILED if progress.failed else ALL_ANSWERED
 
 
@@ -60,7 +62,8 @@ def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> tuple[Pr
     """A cluster is started only where something is left to do."""
     total = count_lines(call.input_path, output)
     if total == len(output.earlier):
-        failed = sum(result.failed for result in output.earlier.values())
+        typer.echo(f"all {total} lines have their result already", err=True)
+        failed = sum(done.failed for done in output.earlier.values())
         return Progress(total, total, failed, 0), []
     _announce(total, len(output.earlier), settings)
     from actors.cluster import open_cluster  # here, because Ray takes seconds to import
@@ -75,10 +78,7 @@ def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> tuple[Pr
 
 def _announce(total: int, done: int, settings: Settings) -> None:
     """What is waited for while the workers load the model."""
-    workers = len(settings.device_names) * settings.workers_per_device
-    text = (
-        f"{total - done} of {total} lines to answer; starting {workers} workers on {', '.join(settings.device_names)}"
-    )
+    text = f"{total - done} of {total} lines to answer; starting workers on {', '.join(settings.device_names)}"
     typer.echo(text, err=True)
 
 

@@ -2,21 +2,16 @@
 
 `gemma3-270m` is Gemma 3 270M (the base model; its weights come with an installable package, under the Gemma Terms
 of Use). The package holds a quantized GGUF file, which takes half a minute to read; converted to bfloat16
-safetensors it loads in three seconds. The conversion is built in a folder of its own beside the final one and
-renamed when whole, under a file lock: a second process waits and finds it done, and a killed one leaves no half.
+safetensors it loads in three seconds.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
+from kvcluster.engine.built_once import built_once
 from kvcluster.engine.refusals import ModelNotFound
 
 GEMMA3_270M = "gemma3-270m"
@@ -33,7 +28,7 @@ def model_folder(name_or_path: str | Path) -> Path:
         return gemma3_270m()
     folder = Path(name_or_path).expanduser()
     if not folder.is_dir():
-        raise ModelNotFound(model=str(name_or_path), reason=f"there is no such folder, and no name but {GEMMA3_270M}")
+        raise ModelNotFound(model=str(name_or_path), reason=f"no such folder, and known by name is only {GEMMA3_270M}")
     if not os.access(folder / "config.json", os.R_OK):
         raise ModelNotFound(model=str(name_or_path), reason="the folder has no config.json that can be read")
     return folder
@@ -45,14 +40,7 @@ def gemma3_270m() -> Path:
     Raises:
         ModelNotFound: a package that it needs is not installed.
     """
-    folder = models_cache() / GEMMA3_270M
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_suffix(".lock")):
-        if not folder.is_dir():
-            _build(folder)
-    return folder
+    return built_once(models_cache() / GEMMA3_270M, _convert_package)
 
 
 def models_cache() -> Path:
@@ -61,21 +49,10 @@ def models_cache() -> Path:
     return Path(cache) / "kvcluster" / "models"
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # ended by the kernel when this process dies
-        yield
-
-
-def _build(folder: Path) -> None:
-    for leftover in folder.parent.glob(f"{folder.name}.part-*"):  # of a killed process: we hold the lock
-        shutil.rmtree(leftover)
-    with TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.part-") as work:
-        gguf, converted = Path(work) / "model.gguf", Path(work) / "converted"
-        _assemble(gguf)
-        _convert(gguf, converted)
-        converted.rename(folder)
+def _convert_package(folder: Path) -> None:
+    gguf = folder.with_suffix(".gguf")
+    _assemble(gguf)
+    _convert(gguf, folder)
 
 
 def _assemble(gguf: Path) -> None:
@@ -87,7 +64,7 @@ def _assemble(gguf: Path) -> None:
         raise ModelNotFound(model=GEMMA3_270M, reason=reason) from None
 
 
-def _convert(gguf: Path, converted: Path) -> None:
+def _convert(gguf: Path, folder: Path) -> None:
     """Read the quantized file and write it as a plain bfloat16 folder.
 
     The weights are put into a fresh model, because `from_pretrained` reads such a file only where accelerate is
@@ -101,5 +78,5 @@ def _convert(gguf: Path, converted: Path) -> None:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     weights = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)["tensors"]
     model.load_state_dict({"lm_head.weight": weights["model.embed_tokens.weight"], **weights})  # the two are tied
-    model.save_pretrained(converted)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(converted)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)

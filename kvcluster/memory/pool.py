@@ -89,23 +89,25 @@ class HandlePool:
         return made
 
     def _unmake(self, made: list[Handle]) -> None:
-        residue = self._destroy(made[::-1])
-        if residue:
-            raise Quarantined(residue=residue)
+        lost = self._destroy(made[::-1])
+        if lost:
+            size_bytes = len(lost) * self.handle_bytes
+            raise Quarantined(residue=(Residue(f"{len(lost)} handles ({lost[0]})", size_bytes),)) from lost[0]
 
-    def _destroy(self, handles: Sequence[Handle]) -> tuple[Residue, ...]:
-        residue: list[Residue] = []
+    def _destroy(self, handles: Sequence[Handle]) -> list[DriverError]:
+        """Release each; one failure for each that could not be."""
+        failures: list[DriverError] = []
         for handle in handles:
             try:
                 self._driver.release(handle.physical)
             except DriverError as failure:
                 self._move([handle], HandleState.QUARANTINED)
                 self._lost_bytes += handle.size_bytes
-                residue.append(Residue(f"handle {handle.identity.number}: {failure}", handle.size_bytes))
+                failures.append(failure)
             else:
                 self._move([handle], HandleState.GONE)
                 self._numbers.append(handle.identity)
-        return tuple(residue)
+        return failures
 
     def _next_identity(self) -> HandleId:
         if self._numbers:

@@ -7,7 +7,7 @@ there. Bytes are charged elsewhere (budget/); handles come from the pool.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 
 from kvcluster.errors import NotAllowed
@@ -53,6 +53,17 @@ class Reservation:
         """Bytes of the windows that have memory."""
         return len(self._handles) * self.range_map.shape.granule_bytes
 
+    @property
+    def reserved_bytes(self) -> int:
+        """Address for the most tokens; no memory."""
+        return self.range_map.size_bytes
+
+    def growth_bytes(self, tokens: int) -> int:
+        """The most that `tokens` more tokens can take: nothing where no more can be committed."""
+        if self.state is ReservationState.QUARANTINED:
+            return 0
+        return min(self.range_map.shape.committed_bytes(tokens), self.reserved_bytes - self.held_bytes)
+
     def missing(self, tokens: int) -> tuple[WindowRun, ...]:
         """The windows that the first `tokens` tokens need and that have no memory, in window order.
 
@@ -79,18 +90,13 @@ class Reservation:
             self._extend(run.group, run.fragment)
         self._settle()
 
-    def detach(self, runs: Iterable[WindowRun]) -> list[Handle]:
+    def detach(self, runs: Sequence[WindowRun]) -> list[Handle]:
         """Take the windows of `runs` out; returns their handles in window order.
 
         Raises:
-            NotAllowed: a window has no memory, or is named twice. Nothing changed.
+            NotAllowed: a window has no memory, does not exist, or is named twice. Nothing changed.
         """
-        windows = list(windows_of(runs))
-        unknown = [w for w in windows if w not in self._handles]
-        if unknown or len(set(windows)) != len(windows):
-            raise NotAllowed(
-                reason=f"request {self.request} does not hold {unknown[0] if unknown else 'a window twice'}"
-            )
+        windows = self._held(runs)
         handles = [self._handles.pop(window) for window in windows]
         for group, fragment, number in windows:
             self._filled[group, fragment] = min(self._filled[group, fragment], number)
@@ -112,6 +118,17 @@ class Reservation:
     def close(self) -> None:
         """The end; what it held was detached before."""
         self._move(ReservationState.CLOSED)
+
+    def _held(self, runs: Sequence[WindowRun]) -> list[Window]:
+        named = sum(run.count for run in runs)
+        if named > len(self._handles):  # before anything of a run's length is built
+            raise NotAllowed(reason=f"request {self.request} holds {len(self._handles)} windows, not {named}")
+        windows = list(windows_of(runs))
+        unknown = [window for window in windows if window not in self._handles]
+        if unknown or len(set(windows)) != len(windows):
+            what = f"{unknown[0]}" if unknown else "a window twice"
+            raise NotAllowed(reason=f"request {self.request} does not hold {what}")
+        return windows
 
     def _extend(self, group: int, fragment: int) -> None:
         filled = self._filled[group, fragment]

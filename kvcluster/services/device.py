@@ -11,23 +11,21 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from kvcluster.attach.server import Descriptors
 from kvcluster.driver.protocol import Driver, PhysicalHandle
-from kvcluster.errors import InvariantBroken, KvClusterError, NotAllowed, SessionEnded, StaleEpoch
+from kvcluster.errors import KvClusterError, NotAllowed, SessionEnded, StaleEpoch
 from kvcluster.failpoints import Failpoint, reach
-from kvcluster.geometry.residency import GroupShape
-from kvcluster.ids import GrantId, RequestId
-from kvcluster.memory.handle import HandleState
-from kvcluster.services.asks import window_runs, wire_runs
-from kvcluster.services.device_memory import DeviceMemory, MemorySettings, Work
+from kvcluster.memory.handle import Handle, HandleState
+from kvcluster.services.asks import MOST_RUNS
+from kvcluster.services.audit import audit_memory
+from kvcluster.services.device_memory import DeviceMemory, MemorySettings
+from kvcluster.services.operations import Operations, runs_of_answers
 from kvcluster.services.sessions import Session, SessionState
 from kvcluster.services.statistics import DeviceStatistics
-from kvcluster.transaction import Transaction
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_frame, encode, groups
 from kvcluster.wire.faults import fault_of
@@ -53,9 +51,12 @@ class DeviceService:
         self._clock = clock
         self._lock = threading.Lock()
         self._memory = DeviceMemory(driver, settings.memory, clock=clock)
+        self._operations = Operations(self._memory)
         self._sessions: dict[str, Session] = {}
-        self._counts: Counter[str] = Counter()
-        self._peaks: Counter[str] = Counter()
+        self._names: set[str] = set()  # every session there ever was: a late frame must not find a new one of its name
+        self._frames = 0
+        self._peak_reserved_bytes = 0
+        self._peak_committed_bytes = 0
         self._idle_since = clock()
 
     # --- frames ---------------------------------------------------------------------------------------------------
@@ -85,58 +86,20 @@ class DeviceService:
 
     def _execute(self, frame: wire.Frame) -> bytes:
         session = self._sessions[frame.session]
-        handed = []
-        results = []
+        handed: list[Handle] = []
+        results: list[wire.GroupResult] = []
+        runs_left = MOST_RUNS
         for group in groups(frame):
-            result, work = self._execute_group(frame.session, group)
+            result, work = self._operations.perform(frame.session, group, runs_left=runs_left)
             results.append(result)
+            runs_left -= runs_of_answers(result.answers)
             session.void(work.released)
             handed += work.handed
         reply = encode(self._reply(frame, results=tuple(results)))
         session.store(frame.seq, reply, handed)
-        self._counts["frames"] += 1
+        self._frames += 1
         self._note_peaks()
         return reply
-
-    def _execute_group(self, session: str, ops: tuple[wire.Operation, ...]) -> tuple[wire.GroupResult, Work]:
-        key = ops[0].request
-        request = RequestId(session, key.number, key.generation)
-        work = Work(Transaction())
-        try:
-            with work.txn:
-                if len(ops) > 1 and any(isinstance(op, wire.GiveBack) for op in ops):
-                    raise NotAllowed(reason="give_back stands alone in its group")
-                answers = tuple(self._perform(request, op, work) for op in ops)
-                work.txn.keep()
-        except KvClusterError as refusal:
-            self._counts[f"refused {type(refusal).__name__}"] += 1
-            return wire.GroupResult(request=key, fault=fault_of(refusal)), Work(Transaction())
-        for follow in work.after:
-            follow()
-        return wire.GroupResult(request=key, answers=answers), work
-
-    def _perform(self, request: RequestId, op: wire.Operation, work: Work) -> wire.Answer:
-        memory = self._memory
-        match op:
-            case wire.Open():
-                shape = tuple(GroupShape(group.fragments, group.stride_bytes) for group in op.groups)
-                self._counts["requests"] += 1
-                return wire.Opened(arrival=memory.open(request, shape, op.max_tokens))
-            case wire.Grant():
-                memory.grant(GrantId(request, op.grant), op.size_bytes, work)
-                return wire.Granted(expires_s=memory.governor.grant_s)
-            case wire.GiveBack():
-                memory.give_back(GrantId(request, op.grant))
-                return wire.Returned()
-            case wire.Commit():
-                return wire.Committed(runs=wire_runs(memory.commit(GrantId(request, op.grant), op.tokens, work)))
-            case wire.Release():
-                unmapped = op.outcome == "clean"
-                size_bytes = memory.release(request, window_runs(op.runs), work, unmapped=unmapped)
-                return wire.Released(size_bytes=size_bytes)
-            case wire.Close():
-                memory.close(request, work)
-                return wire.Closed()
 
     def _reply(
         self, frame: wire.Frame, results: tuple[wire.GroupResult, ...] = (), fault: wire.Fault | None = None
@@ -150,11 +113,12 @@ class DeviceService:
         """A client is here, in process `pid`.
 
         Raises:
-            NotAllowed: a session of this name is known; a name is used once. Nothing changed.
+            NotAllowed: there was a session of this name; a name is used once. Nothing changed.
         """
         with self._lock:
-            if hello.session in self._sessions:
+            if hello.session in self._names:
                 raise NotAllowed(reason=f"session {hello.session} was here before: take a new name")
+            self._names.add(hello.session)
             self._sessions[hello.session] = Session(hello.session, pid, self._clock())
             return self._welcome()
 
@@ -199,11 +163,11 @@ class DeviceService:
         """The process is dead: what it had is free."""
         with self._lock:
             self._orphan(session)
-            known = self._sessions.pop(session, None)
-            if known:
-                known.move(SessionState.GONE)
-            self._memory.process_gone(session)
-            self._idle_since = self._clock()
+            orphan = self._sessions.pop(session, None)
+            if orphan:
+                orphan.move(SessionState.GONE)
+                self._memory.process_gone(session)
+                self._idle_since = self._clock()
 
     def _orphan(self, name: str) -> None:
         session = self._sessions.get(name)
@@ -245,14 +209,11 @@ class DeviceService:
             InvariantBroken: it does not.
         """
         with self._lock:
-            self._memory.audit()
-            held, created = self._driver.memory_info().held_bytes, self._memory.pool.created_bytes
-            if held != created:
-                raise InvariantBroken(sentence=f"the hardware holds {held} bytes and {created} were created")
+            audit_memory(self._memory, self._driver)
             return self._statistics()
 
     def _statistics(self) -> DeviceStatistics:
-        memory, counts = self._memory, self._counts
+        memory, operations = self._memory, self._operations
         return DeviceStatistics(
             device=self._settings.name,
             epoch=self._settings.epoch,
@@ -260,26 +221,28 @@ class DeviceService:
             accounts={str(account): size_bytes for account, size_bytes in memory.ledger.balances().items()},
             handles={state.value: memory.pool.bytes_in(state) for state in HandleState},
             reserved_bytes=memory.reserved_bytes,
-            peak_reserved_bytes=self._peaks["reserved"],
+            peak_reserved_bytes=self._peak_reserved_bytes,
             committed_bytes=memory.committed_bytes,
-            peak_committed_bytes=self._peaks["committed"],
+            peak_committed_bytes=self._peak_committed_bytes,
             sessions={name: session.state.value for name, session in self._sessions.items()},
             open_requests=len(memory.reservations),
-            requests=counts["requests"],
-            frames=counts["frames"],
+            requests=operations.requests,
+            frames=self._frames,
             stored_replies=sum(session.stored_replies for session in self._sessions.values()),
-            refusals={name[8:]: count for name, count in counts.items() if name.startswith("refused ")},
+            refusals=dict(operations.refusals),
             driver_calls=dict(self._driver.calls()),
         )
 
     def _note_peaks(self) -> None:
-        self._peaks["reserved"] = max(self._peaks["reserved"], self._memory.reserved_bytes)
-        self._peaks["committed"] = max(self._peaks["committed"], self._memory.committed_bytes)
+        self._peak_reserved_bytes = max(self._peak_reserved_bytes, self._memory.reserved_bytes)
+        self._peak_committed_bytes = max(self._peak_committed_bytes, self._memory.committed_bytes)
 
     def close(self) -> None:
-        """Give the pool back to the driver. Sessions that are still there keep what they mapped."""
+        """End every session, as if its connection had ended, and give the pool back to the driver."""
         with self._lock:
-            self._memory.pool.trim(0)
+            for name in tuple(self._sessions):
+                self._orphan(name)
+            self._memory.trim(0)
 
 
 def export_all(driver: Driver, handles: tuple[PhysicalHandle, ...]) -> Descriptors:

@@ -4,8 +4,7 @@ A verb plans first (every rule is checked before anything changes), then does wh
 leaves to `Work.after` what cannot be undone: handles go back to the pool, or are destroyed, only when the whole
 group is kept. Called under the device service's lock; knows nothing of sessions' connections, frames or replies.
 
-Invariants (checked by `audit`): the accounts sum to the capacity; created = pooled + out + quarantined; what is out
-equals the requests' accounts, what is quarantined the quarantine account; pooled <= free + granted.
+The invariants that hold between two groups are checked in `services.audit`.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from dataclasses import dataclass, field
 
 from kvcluster.budget.admission import Admission
 from kvcluster.budget.governor import Governor, Limits
-from kvcluster.budget.ledger import FREE, GRANTED, QUARANTINE, Ledger, account_of
+from kvcluster.budget.ledger import FREE, QUARANTINE, Ledger, account_of
 from kvcluster.driver.protocol import Driver
-from kvcluster.errors import InvariantBroken, KvClusterError, NeverFits, NotAllowed, OutOfBudget, UnknownRequest
+from kvcluster.errors import KvClusterError, NeverFits, NotAllowed, OutOfBudget, UnknownRequest
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.residency import GroupShape, RangeMap, Shape
 from kvcluster.ids import GrantId, RequestId, WindowRun
 from kvcluster.memory.handle import Handle, HandleState
 from kvcluster.memory.pool import HandlePool
 from kvcluster.memory.quarantine import Quarantine
-from kvcluster.memory.reservation import Reservation, ReservationState
-from kvcluster.transaction import Transaction
+from kvcluster.memory.reservation import Reservation
+from kvcluster.services.work import Work
 
 GROWTH_TOKENS = 16  # one growth, as an admission leaves room for
 
@@ -38,16 +37,6 @@ class MemorySettings:
     granule_bytes: int
     pool_bytes: int
     limits: Limits = field(default_factory=Limits)
-
-
-@dataclass(slots=True)
-class Work:
-    """One group under way: its undos, what follows once it is kept, and the handles that it hands over."""
-
-    txn: Transaction
-    after: list[Callable[[], None]] = field(default_factory=list)
-    handed: list[Handle] = field(default_factory=list)
-    released: list[Handle] = field(default_factory=list)
 
 
 class DeviceMemory:
@@ -77,11 +66,10 @@ class DeviceMemory:
         if request in self.reservations:
             raise NotAllowed(reason=f"request {request} is open already")
         range_map = RangeMap(Shape(groups, self.granule_bytes), max_tokens)
-        if range_map.size_bytes > self.capacity_bytes:
-            raise NeverFits(need=range_map.size_bytes, capacity=self.capacity_bytes)
+        self._check_fits(range_map.size_bytes)
         reservation = Reservation(request, range_map, self._admission.arrive())
         self.reservations[request] = reservation
-        self.reserved_bytes += range_map.size_bytes
+        self.reserved_bytes += reservation.reserved_bytes
         return reservation.arrival
 
     def grant(self, identity: GrantId, size_bytes: int, work: Work) -> None:
@@ -89,9 +77,11 @@ class DeviceMemory:
 
         Raises:
             OutOfBudget: too little is free; one that holds nothing yet is remembered as waiting. Nothing else changed.
+            NeverFits: with what the request holds it is more than the capacity. Nothing changed.
             NotAllowed, UnknownRequest: nothing changed.
         """
         reservation = self._reservation(identity.request)
+        self._check_fits(reservation.held_bytes + size_bytes)
         headroom_bytes = self._admission.headroom_bytes(reservation.arrival)
         oldest = self._admission.oldest()
         try:
@@ -101,6 +91,7 @@ class DeviceMemory:
                 self._admission.refused(reservation.arrival, size_bytes)
             raise
         work.txn.doing(f"grant {identity.number}", 0, undo=lambda _: self.governor.forget(identity))
+        work.after.append(lambda: self._admission.satisfied(reservation.arrival))
 
     def give_back(self, identity: GrantId) -> None:
         """Return a held grant. Raises GrantRefused where it is not held; nothing changed."""
@@ -115,8 +106,6 @@ class DeviceMemory:
             DriverError, LimitReached: a create failed and the earlier ones were undone; the grant is held again.
             Quarantined: and an undo failed too: those bytes left the grant and stay charged.
         """
-        if work.released:
-            raise NotAllowed(reason="a group gives windows back or commits new ones, not both")
         reservation = self._reservation(identity.request)
         self.governor.check(identity, 0)
         runs = reservation.missing(tokens)
@@ -140,8 +129,6 @@ class DeviceMemory:
             UnknownRequest: nothing changed.
         """
         reservation = self._reservation(request)
-        if work.handed:
-            raise NotAllowed(reason="a group gives windows back or commits new ones, not both")
         handles = reservation.detach(runs)
         work.txn.doing("windows given back", 0, undo=lambda _: reservation.attach(runs, handles))
         work.released += handles
@@ -175,35 +162,19 @@ class DeviceMemory:
         self.ledger.post(size_bytes, debit=QUARANTINE, credit=FREE)
         self._pool_again(handles)
 
+    def trim(self, limit_bytes: int) -> None:
+        """Give pooled memory back to the driver until at most `limit_bytes` are pooled. No grant may be held."""
+        self.pool.trim(limit_bytes)
+        self._write_off()
+
     def held_by(self, session: str) -> int:
         """Bytes that wait for the session's process to end."""
         return self.quarantine.held_bytes(session)
-
-    # --- truth ----------------------------------------------------------------------------------------------------
 
     @property
     def committed_bytes(self) -> int:
         """Bytes that requests hold."""
         return self.pool.bytes_in(HandleState.OUT)
-
-    def audit(self) -> None:
-        """Check every invariant of this module.
-
-        Raises:
-            InvariantBroken: one does not hold; the sentence has the figures.
-        """
-        self.ledger.check()
-        self.governor.collect_expired()
-        pooled, out = self.pool.bytes_in(HandleState.POOLED), self.pool.bytes_in(HandleState.OUT)
-        spendable = self.ledger.balance(FREE) + self.ledger.balance(GRANTED)
-        _same("granted", self.governor.held_bytes(), self.ledger.balance(GRANTED))
-        _same("quarantined", self.quarantine.size_bytes, self.ledger.balance(QUARANTINE))
-        _same("handles in quarantine", self.pool.bytes_in(HandleState.QUARANTINED), self.quarantine.size_bytes)
-        _same("handles out", out, sum(r.held_bytes for r in self.reservations.values()))
-        for request, reservation in self.reservations.items():
-            _same(f"request {request}", reservation.held_bytes, self.ledger.balance(account_of(request)))
-        if pooled > spendable:
-            raise InvariantBroken(sentence=f"{pooled} bytes are pooled and only {spendable} are free or granted")
 
     # --- steps of the verbs ---------------------------------------------------------------------------------------
 
@@ -212,6 +183,11 @@ class DeviceMemory:
         if reservation is None:
             raise UnknownRequest(request=str(request))
         return reservation
+
+    def _check_fits(self, size_bytes: int) -> None:
+        capacity_bytes = self.capacity_bytes - self.quarantine.lost_bytes  # what is lost never comes back
+        if size_bytes > capacity_bytes:
+            raise NeverFits(need=size_bytes, capacity=capacity_bytes)
 
     def _take(self, identity: GrantId, count: int) -> list[Handle]:
         try:
@@ -245,12 +221,11 @@ class DeviceMemory:
 
     def _weigh(self, reservation: Reservation) -> None:
         """Tell the admission whether the request runs, and what one growth of it takes."""
-        arrival = reservation.arrival
-        if reservation.state is not ReservationState.CLOSED and reservation.held_bytes:
-            self._admission.satisfied(arrival)
-            self._admission.runs(arrival, reservation.range_map.shape.committed_bytes(GROWTH_TOKENS))
+        if reservation.held_bytes:
+            self._admission.satisfied(reservation.arrival)
+            self._admission.runs(reservation.arrival, reservation.growth_bytes(GROWTH_TOKENS))
         else:
-            self._admission.stopped(arrival)
+            self._admission.stopped(reservation.arrival)
 
     def _reuse(self, reservation: Reservation, handles: list[Handle]) -> None:
         size_bytes = len(handles) * self.granule_bytes
@@ -270,6 +245,10 @@ class DeviceMemory:
     def _pool_again(self, handles: list[Handle]) -> None:
         self.governor.freed(len(handles) * self.granule_bytes)
         self.pool.give_back(handles)
+        self._write_off()
+
+    def _write_off(self) -> None:
+        """Charge what the pool could not release."""
         lost_bytes = self.pool.drain_lost()
         self.ledger.post(lost_bytes, debit=FREE, credit=QUARANTINE)
         self.quarantine.lose(lost_bytes)
@@ -282,13 +261,8 @@ class DeviceMemory:
         self._admission.leave(reservation.arrival)
         reservation.close()
         del self.reservations[reservation.request]
-        self.reserved_bytes -= reservation.range_map.size_bytes
+        self.reserved_bytes -= reservation.reserved_bytes
 
 
 def _forget(handles: Iterable[Handle]) -> None:
     """An undo returns nothing."""
-
-
-def _same(what: str, counted: int, booked: int) -> None:
-    if counted != booked:
-        raise InvariantBroken(sentence=f"{what}: counted {counted} bytes and booked {booked}")

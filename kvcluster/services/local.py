@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Self
 
@@ -90,12 +91,19 @@ class LocalDevice:
         return self.service.audit()
 
     def close(self) -> None:
-        """End every session, and give the device's own memory back."""
-        for port in self._ports:
-            port.close()
-        self._ports.clear()
-        self.service.close()
-        self.driver.close()
+        """Close every memory, end every session, and give the device's own memory back.
+
+        Raises:
+            Quarantined, DriverError: a memory could not be closed (see `SequenceMemory.close`); all the rest was.
+        """
+        with ExitStack() as ending:
+            ending.callback(self.driver.close)
+            ending.callback(self.service.close)
+            for port in self._ports:
+                ending.callback(port.close)
+                for memory in port.memories():
+                    ending.callback(memory.close)
+            self._ports.clear()
 
     def __enter__(self) -> Self:
         return self

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvcluster.driver.protocol import PhysicalHandle
-from kvcluster.errors import DeviceUnreachable, KvClusterError
+from kvcluster.errors import KvClusterError
 from kvcluster.failpoints import Failpoint, reach
-from kvcluster.geometry.windows import runs_of, windows_of
+from kvcluster.geometry.windows import windows_of
 from kvcluster.ids import WindowRun
-from kvcluster.mapping.address_range import Unmapped
-from kvcluster.services.asks import Ask, End, Grow, Outcome, Spend, request_key, window_runs
+from kvcluster.services.asks import Ask, Grow, Outcome, Spend, request_key, window_runs
 from kvcluster.services.sequence import SequenceMemory
 from kvcluster.services.transport import PendingReply
 from kvcluster.wire import messages as wire
@@ -44,11 +43,15 @@ class _Committed:
 
 
 class PendingAsks:
-    """Asks whose frame is on its way (`sent` is None where nothing had to be said)."""
+    """Asks whose frame is on its way (`sent` is None where nothing had to be said).
 
-    def __init__(self, port: DevicePort, asks: tuple[Ask, ...], sent: Sent | None) -> None:
+    Each comes with what this process itself could not do for it.
+    """
+
+    def __init__(self, port: DevicePort, asked: Sequence[tuple[Ask, KvClusterError | None]], sent: Sent | None) -> None:
         self._port = port
-        self._asks = asks
+        self._asks = tuple(ask for ask, _ in asked)
+        self._errors = [error for _, error in asked]
         self._sent = sent
 
     @property
@@ -66,34 +69,27 @@ class PendingAsks:
             DeviceUnreachable: no reply came, or the device went away. What the asks did on the device is unknown.
         """
         try:
-            return self._settle()
+            if self._sent:
+                self._absorb(self._sent)
         finally:
             for ask in self._asks:
                 ask.memory.in_flight = False
+        return tuple(Outcome(ask, error) for ask, error in zip(self._asks, self._errors, strict=True))
 
-    def _settle(self) -> tuple[Outcome, ...]:
-        try:
-            results = self._port.receive(self._sent) if self._sent else ()
-        except DeviceUnreachable:
-            raise
-        except KvClusterError as refusal:  # of the whole frame: nothing was executed
-            return tuple(Outcome(ask, refusal) for ask in self._asks)
-        errors: list[KvClusterError | None] = []
+    def _absorb(self, sent: Sent) -> None:
+        reply = self._port.receive(sent)
+        refusal = error_of(reply.fault) if reply.fault else None  # of the whole frame: nothing was executed
         committed: list[_Committed] = []
         for place, ask in enumerate(self._asks):
-            mine = [result for result in results if result.request == request_key(ask.memory)]
-            errors.append(_absorb(ask, mine))
+            mine = [result for result in reply.results if result.request == request_key(ask.memory)]
+            self._errors[place] = self._errors[place] or refusal or _absorbed(ask, mine)
             committed += _commitments(place, ask, mine)
-        for place, error in self._map(committed):
-            errors[place] = error
-        return tuple(Outcome(ask, error) for ask, error in zip(self._asks, errors, strict=True))
+        if committed:
+            self._map(sent, committed)
 
-    def _map(self, committed: Sequence[_Committed]) -> list[tuple[int, KvClusterError]]:
-        if not committed:
-            return []
-        assert self._sent is not None  # windows are committed by a frame only
+    def _map(self, sent: Sent, committed: Sequence[_Committed]) -> None:
         try:
-            handles = self._port.transport.redeem(self._sent.seq)
+            handles = self._port.transport.redeem(sent.seq)
         except KvClusterError as failure:
             failed = [(piece, failure) for piece in committed]
         else:
@@ -101,23 +97,20 @@ class PendingAsks:
             reach(Failpoint.CLIENT_REDEEMED)
             failed = list(_map_each(committed, handles))
             self._port.transport.settled(handles)
-        self._port.return_windows([(piece.memory, _not_mapped(piece)) for piece, _ in failed])
+        for piece, error in failed:
+            self._errors[piece.place] = error
+        self._port.return_windows([(piece.memory, piece.memory.not_mapped(piece.runs)) for piece, _ in failed])
         reach(Failpoint.CLIENT_COMMITTED)
-        return [(piece.place, failure) for piece, failure in failed]
 
 
-def _absorb(ask: Ask, results: Sequence[wire.GroupResult]) -> KvClusterError | None:
+def _absorbed(ask: Ask, results: Sequence[wire.GroupResult]) -> KvClusterError | None:
+    """The ask's own refusal; tells its memory if it was opened."""
     for result in results:
         if result.fault:
             return error_of(result.fault)
         for answer in result.answers:
             if isinstance(answer, wire.Opened):
                 ask.memory.opened(answer.arrival)
-    if isinstance(ask, End):
-        try:
-            ask.memory.ended()
-        except KvClusterError as failure:
-            return failure
     return None
 
 
@@ -143,8 +136,3 @@ def _map_each(
             yield piece, failure
         else:
             piece.memory.mapped(piece.tokens)
-
-
-def _not_mapped(piece: _Committed) -> Unmapped:
-    still = set(windows_of(piece.memory.range.mapped_runs())) & set(windows_of(piece.runs))
-    return Unmapped(runs_of(set(windows_of(piece.runs)) - still), runs_of(still), None)

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvcluster.driver.protocol import Driver
-from kvcluster.errors import NotAllowed
+from kvcluster.errors import InvariantBroken, KvClusterError
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.residency import RangeMap, Shape
 from kvcluster.ids import GrantId, RequestId
-from kvcluster.mapping.address_range import Unmapped, open_range
+from kvcluster.mapping.address_range import open_range
 from kvcluster.services.asks import (
     Ask,
     AskGrant,
@@ -26,16 +26,18 @@ from kvcluster.services.asks import (
     ReturnGrant,
     Shed,
     Spend,
-    open_operation,
+    check,
+    commit_operation,
+    grant_operations,
+    grow_operations,
     release_operations,
     request_key,
 )
 from kvcluster.services.pending import PendingAsks, Sent
-from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory, SequenceSpec
+from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory, SequenceSpec, TakenBack
 from kvcluster.services.transport import Transport
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
-from kvcluster.wire.faults import error_of
 
 REPLY_TIMEOUT_S = 60.0
 
@@ -62,6 +64,7 @@ class DevicePort:
         self._seqs = itertools.count(1)
         self._ack = 0
         self._received: set[int] = set()
+        self._memories: set[SequenceMemory] = set()
 
     def memory(self, spec: SequenceSpec) -> SequenceMemory:
         """A new request: its address is reserved in this process; the device hears of it with its first ask.
@@ -71,7 +74,9 @@ class DevicePort:
         """
         range_map = RangeMap(Shape.of(spec.geometry, spec.layout, self.welcome.granule_bytes), spec.max_tokens)
         request = RequestId(self.session, next(self._requests))
-        return SequenceMemory(self, request, spec, open_range(self.driver, range_map))
+        memory = SequenceMemory(self, request, spec, open_range(self.driver, range_map))
+        self._memories.add(memory)
+        return memory
 
     def submit(self, asks: Sequence[Ask]) -> PendingAsks:
         """Send all of `asks` in one frame; at most one a request, none of which may be in flight already.
@@ -80,17 +85,23 @@ class DevicePort:
 
         Raises:
             NotAllowed: a memory is closed, or has an ask in flight. Nothing was sent or changed.
+            ValueError: no tokens, more than a memory's most, or more than a frame carries. Nothing was sent or changed.
         """
-        memories = [ask.memory for ask in asks]
-        if len(set(memories)) != len(memories) or any(memory.in_flight for memory in memories):
-            raise NotAllowed(reason="a request may have one ask in flight: settle it first")
-        if any(memory.state is MemoryState.CLOSED for memory in memories):
-            raise NotAllowed(reason="the memory is closed")
-        ops = tuple(op for ask in asks for op in self._operations(ask))
-        sent = self._send(ops) if ops else None
-        for memory in memories:
-            memory.in_flight = True
-        return PendingAsks(self, tuple(asks), sent)
+        check(asks)
+        ops: list[wire.Operation] = []
+        errors: list[KvClusterError | None] = []
+        for ask in asks:
+            asked, error = self._operations(ask)
+            ops += asked
+            errors.append(error)
+        sent = self._send(tuple(ops)) if ops else None
+        for ask in asks:
+            ask.memory.in_flight = True
+        return PendingAsks(self, tuple(zip(asks, errors, strict=True)), sent)
+
+    def memories(self) -> tuple[SequenceMemory, ...]:
+        """Those that are not closed."""
+        return tuple(self._memories)
 
     def close(self) -> None:
         """End the session; the device takes back whatever this client did not return."""
@@ -114,7 +125,9 @@ class DevicePort:
         self._one(Shed(memory))
 
     def close_memory(self, memory: SequenceMemory) -> None:
-        if memory.state is not MemoryState.CLOSED:
+        if memory.state is MemoryState.CLOSED:
+            memory.range.close()  # does nothing, unless it failed before
+        else:
             self._one(End(memory))
 
     def _one(self, ask: Ask) -> None:
@@ -124,26 +137,31 @@ class DevicePort:
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
-    def _operations(self, ask: Ask) -> tuple[wire.Operation, ...]:
-        key = request_key(ask.memory)
+    def _operations(self, ask: Ask) -> tuple[tuple[wire.Operation, ...], KvClusterError | None]:
+        """What the device is told, and what this process could not do itself."""
         match ask:
             case Grow(memory, tokens):
-                number, size_bytes = next(self._grants), max(1, memory.bytes_to_reach(tokens))
-                grant = wire.Grant(request=key, grant=number, size_bytes=size_bytes)
-                return (*open_operation(memory), grant, wire.Commit(request=key, grant=number, tokens=tokens))
+                return grow_operations(memory, tokens, next(self._grants)), None
             case AskGrant(memory, grant):
-                asked = wire.Grant(request=key, grant=grant.identity.number, size_bytes=grant.size_bytes)
-                return (*open_operation(memory), asked)
+                return grant_operations(memory, grant.identity.number, grant.size_bytes), None
             case Spend(memory, tokens, grant):
-                return (wire.Commit(request=key, grant=grant.identity.number, tokens=tokens),)
+                return (commit_operation(memory, tokens, grant.identity.number),), None
             case ReturnGrant(memory, grant):
-                return (wire.GiveBack(request=key, grant=grant.identity.number),)
+                return (wire.GiveBack(request=request_key(memory), grant=grant.identity.number),), None
             case Shed(memory):
-                return release_operations(memory, memory.unmap())
+                taken_back = memory.shed()
+                reach(Failpoint.CLIENT_UNMAPPED)
+                return release_operations(memory, taken_back), taken_back.error
             case End(memory):
-                if memory.state is MemoryState.NEW:
-                    return ()
-                return (*release_operations(memory, memory.unmap()), wire.Close(request=key))
+                return self._end(memory)
+
+    def _end(self, memory: SequenceMemory) -> tuple[tuple[wire.Operation, ...], KvClusterError | None]:
+        known = memory.state is MemoryState.OPEN
+        taken_back = memory.end()
+        reach(Failpoint.CLIENT_UNMAPPED)
+        self._memories.discard(memory)
+        end = (wire.Close(request=request_key(memory)),) if known else ()
+        return (*release_operations(memory, taken_back), *end), taken_back.error
 
     def _send(self, ops: tuple[wire.Operation, ...]) -> Sent:
         seq = next(self._seqs)
@@ -152,11 +170,11 @@ class DevicePort:
         self.traffic.control_messages += 1
         return Sent(seq, self.transport.send(encode(frame)))
 
-    def receive(self, sent: Sent) -> tuple[wire.GroupResult, ...]:
-        """The results of a frame.
+    def receive(self, sent: Sent) -> wire.Reply:
+        """The reply to a frame.
 
         Raises:
-            KvClusterError: the whole frame was refused (nothing was executed), or no reply came.
+            DeviceUnreachable: none came. What the frame did is unknown.
         """
         answer = decode_reply(sent.reply.result(REPLY_TIMEOUT_S))
         self.traffic.control_messages += 1
@@ -165,19 +183,16 @@ class DevicePort:
         while self._ack + 1 in self._received:
             self._ack += 1
             self._received.remove(self._ack)
-        if answer.fault:
-            raise error_of(answer.fault)
-        return answer.results
+        return answer
 
-    def return_windows(self, failed: Sequence[tuple[SequenceMemory, Unmapped]]) -> None:
+    def return_windows(self, failed: Sequence[tuple[SequenceMemory, TakenBack]]) -> None:
         """Give back windows that were committed and could not be mapped.
 
-        Raises:
-            KvClusterError: the device refused; it keeps them charged to their requests.
+        If the session has ended meanwhile the device has them in quarantine already, with all that this process had.
         """
-        ops = tuple(op for memory, unmapped in failed for op in release_operations(memory, unmapped))
+        ops = tuple(op for memory, taken_back in failed for op in release_operations(memory, taken_back))
         if not ops:
             return
-        for result in self.receive(self._send(ops)):
+        for result in self.receive(self._send(ops)).results:
             if result.fault:
-                raise error_of(result.fault)
+                raise InvariantBroken(sentence=f"the device does not take back what it gave: {result.fault}")

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Self
 
+from kvcluster.errors import KvClusterError, Quarantined, Residue
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
-from kvcluster.ids import GrantId, RequestId
-from kvcluster.mapping.address_range import AddressRange, Unmapped
+from kvcluster.geometry.windows import Window, runs_of, windows_of
+from kvcluster.ids import GrantId, RequestId, WindowRun
+from kvcluster.mapping.address_range import AddressRange
 from kvcluster.states import moved
 
 if TYPE_CHECKING:
@@ -38,6 +40,18 @@ class Grant:
 
     identity: GrantId
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """What the client's half of giving windows back came to, in windows that the device still counts as the request's.
+
+    `done` is unmapped; `still` is mapped, because of `error`.
+    """
+
+    done: tuple[WindowRun, ...]
+    still: tuple[WindowRun, ...]
+    error: KvClusterError | None = None
 
 
 class MemoryState(Enum):
@@ -65,6 +79,7 @@ class SequenceMemory:
         self._port = port
         self._range = address_range
         self._windows = address_range.range_map.shape.windows(0)
+        self._estranged: set[Window] = set()  # still mapped, and the device has been told so
 
     @property
     def address(self) -> int:
@@ -83,6 +98,11 @@ class SequenceMemory:
     @property
     def reserved_bytes(self) -> int:
         return self._range.range_map.size_bytes
+
+    @property
+    def fragments(self) -> int:
+        """Pieces of address that grow together."""
+        return sum(group.fragments for group in self._range.range_map.shape.groups)
 
     @property
     def windows(self) -> tuple[int, ...]:
@@ -115,9 +135,11 @@ class SequenceMemory:
 
         Raises:
             GrantRefused: no grant, no commit: no driver call was made. Nothing changed.
+            ValueError: no tokens, or more than the most. Nothing changed.
             DriverError, LimitReached: a call failed and every earlier one was undone. On the device's half the grant
                 is held again; on this process's half the windows were given back and the grant stays spent.
-            Quarantined: a call failed and so did an undo. This memory takes no more commits; the bytes stay charged.
+            Quarantined: a call failed and so did an undo; those bytes stay charged. Where a window of this memory is
+                still mapped (`committed_bytes` counts it), the memory takes no more commits.
 
         Source: "Virtual Memory for KV Cache", case one.
         """
@@ -132,10 +154,12 @@ class SequenceMemory:
         self._port.release(self)
 
     def close(self) -> None:
-        """Release, end the request, and free the address. Closing twice is once.
+        """Release, end the request, and free the address. Closing again tries again what could not be freed here.
 
         Raises:
             Quarantined: it cannot be confirmed that nothing uses the memory: it is leaked on purpose, with one warning.
+                Or a window could not be unmapped. Either way its bytes stay charged until this process is gone.
+            DriverError: the address could not be freed; nothing is mapped in it.
         """
         self._port.close_memory(self)
 
@@ -165,18 +189,43 @@ class SequenceMemory:
         shape = self._range.range_map.shape
         self._windows = tuple(max(a, b) for a, b in zip(self._windows, shape.windows(tokens), strict=True))
 
-    def unmap(self) -> Unmapped:
+    def shed(self) -> TakenBack:
         """Take every mapping out of the range; what could not be taken is said in the result."""
         unmapped = self._range.unmap_runs(self._range.mapped_runs())
         self._windows = self._range.range_map.shape.windows(0)
-        return unmapped
+        error = None
+        if unmapped.still:
+            error = Quarantined(residue=self._residue(unmapped.still))
+            error.__cause__ = unmapped.error
+        return self._taken_back(set(windows_of(unmapped.done)), set(windows_of(unmapped.still)), error)
+
+    def end(self) -> TakenBack:
+        """Take every mapping out and free the address; the memory is closed, whatever came of it."""
+        self.state = moved(self.state, MemoryState.CLOSED, MEMORY_MOVES)
+        self._windows = self._range.range_map.shape.windows(0)
+        before, error = set(windows_of(self._range.mapped_runs())), None
+        try:
+            self._range.close()
+        except KvClusterError as failure:
+            error = failure
+        still = set(windows_of(self._range.mapped_runs()))
+        return self._taken_back(before - still, still, error)
+
+    def not_mapped(self, runs: tuple[WindowRun, ...]) -> TakenBack:
+        """A commit of `runs` failed here: which of them are not mapped, and which could not be taken back."""
+        wanted = set(windows_of(runs))
+        still = wanted & set(windows_of(self._range.mapped_runs()))
+        return self._taken_back(wanted - still, still, None)
+
+    def _taken_back(self, done: set[Window], still: set[Window], error: KvClusterError | None) -> TakenBack:
+        known = self._estranged
+        self._estranged = known | still
+        return TakenBack(runs_of(done - known), runs_of(still - known), error)
+
+    def _residue(self, runs: tuple[WindowRun, ...]) -> tuple[Residue, ...]:
+        granule_bytes = self._range.range_map.shape.granule_bytes
+        return tuple(Residue(f"{run} of request {self.request}", run.count * granule_bytes) for run in runs)
 
     @property
     def range(self) -> AddressRange:
         return self._range
-
-    def ended(self) -> None:
-        """Free the address. Raises Quarantined as `close` does."""
-        if self.state is not MemoryState.CLOSED:
-            self.state = moved(self.state, MemoryState.CLOSED, MEMORY_MOVES)
-            self._range.close()

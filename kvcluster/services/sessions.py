@@ -24,7 +24,7 @@ class SessionState(Enum):
 
 
 SESSION_MOVES: dict[SessionState, frozenset[SessionState]] = {
-    SessionState.LIVE: frozenset({SessionState.ORPHANED, SessionState.GONE}),
+    SessionState.LIVE: frozenset({SessionState.ORPHANED}),
     SessionState.ORPHANED: frozenset({SessionState.GONE}),
     SessionState.GONE: frozenset(),
 }

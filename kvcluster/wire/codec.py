@@ -11,6 +11,7 @@ Sizes: a run of windows is about 36 bytes, so that a frame holds some 100,000 of
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -108,15 +109,18 @@ def _split(ops: tuple[Operation, ...], position: int) -> list[tuple[Operation, .
 def _fields(value: Any) -> Any:
     """`value` as maps and arrays, without the fields that hold their default."""
     if isinstance(value, Message):
-        declared = type(value).model_fields
-        return {name: _fields(field) for name, field in value if _is_sent(name, field, declared[name].default)}
+        left_out = _defaults(type(value))
+        return {name: _fields(field) for name, field in value if name not in left_out or field != left_out[name]}
     if isinstance(value, tuple):
         return tuple(_fields(item) for item in value)
     return value
 
 
-def _is_sent(name: str, value: Any, default: Any) -> bool:
-    return name in _ALWAYS_SENT or value != default
+@cache
+def _defaults(kind: type[Message]) -> dict[str, Any]:
+    """What each field of `kind` holds where it is left out."""
+    optional = {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
+    return {name: default for name, default in optional.items() if name not in _ALWAYS_SENT}
 
 
 def _decoded(data: bytes, limit: int, kind: TypeAdapter[T], *, versioned: bool) -> T:

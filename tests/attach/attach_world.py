@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvcluster.attach.server import AttachServer, Descriptors
-from kvcluster.attach.sockets import packet_socket
+from kvcluster.attach.sockets import close_all, packet_socket
 from kvcluster.errors import Carried, InvariantBroken, UnknownRequest
 from kvcluster.wire.codec import decode_socket, encode
 from kvcluster.wire.messages import Hello, Message, SocketMessage, Welcome
@@ -27,6 +30,19 @@ def memory_with(text: str) -> int:
     fd = os.memfd_create("kvcluster-test")
     os.pwrite(fd, text.encode(), 0)
     return fd
+
+
+@contextmanager
+def room_for(more: int) -> Iterator[None]:
+    """This process can open so many more descriptors."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = [os.dup(0) for _ in range(more + 1)]
+    close_all(tuple(free))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @dataclass

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from kvcluster.attach import server as server_module
+from kvcluster.attach import sockets
 from kvcluster.attach.client import AttachClient
 from kvcluster.attach.server import open_attach_server
 from tests.attach.attach_world import ROOT, ChildClient, Recorder, Serving
@@ -55,12 +56,30 @@ def test_a_client_is_gone_though_a_forked_child_still_holds_its_socket(events: R
     assert events.of("s") == ["hello", "disconnected", "gone"]
 
 
-def test_a_client_that_died_before_its_hello_was_read_is_refused(events: Recorder) -> None:
+@pytest.fixture(params=["pidfd of the peer", "pidfd by its id"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is, and as one older than Linux 6.5."""
+    if request.param == "pidfd by its id":
+        monkeypatch.setattr(sockets, "SO_PEERPIDFD", 10_000)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_killed_client_is_gone_on_new_kernels_and_old(events: Recorder, child: ChildClient) -> None:
+    child.ask("attach s")
+    child.kill()
+    events.wait_for("gone", "s")
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_client_that_died_before_its_hello_was_read_is_refused(
+    events: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "IDLE_S", 0.05)
     server = open_attach_server("host:0", events)
     address = server.address.replace("\0", "@")
     subprocess.run([sys.executable, "-c", DEAD_CLIENT, address], check=True, cwd=ROOT, timeout=60)
     serving = Serving(server)
-    events.wait_for("idle", "")
+    events.wait_for("idle", "", times=2)
     serving.close()
     assert events.of("dead") == []
 

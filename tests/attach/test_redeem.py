@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import resource
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
@@ -14,22 +14,9 @@ from kvcluster.attach.client import AttachClient
 from kvcluster.attach.sockets import close_all
 from kvcluster.errors import DeviceUnreachable, DriverError, UnknownRequest
 from kvcluster.wire.messages import Redeem
-from tests.attach.attach_world import ChildClient, RawClient, Recorder, Serving, open_fds
+from tests.attach.attach_world import ROOT, ChildClient, RawClient, Recorder, Serving, open_fds, room_for
 
 Attach = Callable[[str], AttachClient]
-
-
-@contextmanager
-def no_room() -> Iterator[None]:
-    """This process can open no descriptor."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.dup(0)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("count", [1, 253, 254, 600])
@@ -97,7 +84,7 @@ def test_a_server_at_its_limit_of_descriptors_turns_a_client_away_and_serves_on(
     events: Recorder, child: ChildClient, attach: Attach
 ) -> None:
     client = attach("s")
-    with no_room():
+    with room_for(0):
         assert child.ask("attach t").startswith("DeviceUnreachable")
         assert client.redeem(events.empty).fds == ()
     assert child.ask("attach t") == "welcome to host:0"
@@ -108,7 +95,7 @@ def test_a_server_without_a_descriptor_for_the_pidfd_refuses_the_hello(
 ) -> None:
     client = attach("s")
     assert client.redeem(events.empty).fds == ()  # by now `raw` was accepted
-    with no_room():
+    with room_for(0):
         answer = raw.hello("t")
     assert answer is not None
     assert answer.model_dump()["error"] == "LimitReached"
@@ -140,7 +127,8 @@ def test_a_client_that_never_reads_hinders_nobody_and_piles_up_nothing(
     events.wait_for("redeem", "stuck", times=1000)
     other = attach("other")
     close_all(other.redeem(300).fds)
-    assert open_fds() <= before + 10  # one unsent redemption; and two descriptors of the other client's
+    assert other.redeem(events.empty).fds == ()  # by now the server has closed its copies of the 300
+    assert open_fds() <= before + 10  # one unsent redemption; and the other client's socket, both ends, and pidfd
     answers = []
     while not answers or answers[-1] < 1000:
         answer = raw.hear()
@@ -192,3 +180,17 @@ def test_a_drivers_error_during_a_redemption_reaches_the_client(events: Recorder
     events.redeem_error = DriverError(call="export_fd", code=24, name="EMFILE")
     with pytest.raises(DriverError, match="EMFILE"):
         attach("s").redeem(1)
+
+
+def test_descriptors_that_the_kernel_does_not_take_are_closed_and_the_redemption_is_refused() -> None:
+    command = [sys.executable, "-m", "tests.attach.too_many_under_way"]
+    heard = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert heard == "['handed', 'not_handed'] LimitReached 7 0\n"
+
+
+def test_a_closed_client_redeems_nothing(attach: Attach) -> None:
+    client = attach("s")
+    client.close()
+    client.close()
+    with pytest.raises(DeviceUnreachable, match="closed"):
+        client.redeem(1)

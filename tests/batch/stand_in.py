@@ -10,7 +10,7 @@ from typing import Any
 
 from kvcluster.services.batch.input import read_lines
 from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
-from kvcluster.services.batch.output import open_results
+from kvcluster.services.batch.opening import open_results
 from kvcluster.services.batch.survey import count_lines
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
 from kvcluster.services.workers import Event, Finished

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kvcluster.services.batch.input import Line
 from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
-from kvcluster.services.batch.output import open_results
+from kvcluster.services.batch.opening import open_results
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
 from kvcluster.services.workers import AllWorkersLost, Event, Finished, WorkerLost, WorkerReady
 from tests.batch.stand_in import EchoWorkers, echo, line, results, run_job, write_input
@@ -54,6 +54,29 @@ class Dying(EchoWorkers):
                 key, request = held.popitem()
                 return [Finished(key, echo(request))]
         return [WorkerReady(self._back.pop())]
+
+
+class Poisoned(EchoWorkers):
+    """A worker that gets the poison dies with all that it has, and is back at the next wait."""
+
+    def __init__(self, count: int, poison: int) -> None:
+        super().__init__(count)
+        self.deaths = 0
+        self._poison = poison
+        self._holding: dict[int, dict[int, CompletionRequest]] = {worker: {} for worker in range(count)}
+
+    def submit(self, worker: int, items: Sequence[tuple[int, CompletionRequest]]) -> None:
+        self._holding[worker].update(items)
+
+    def wait(self, timeout_s: float) -> Sequence[Event]:
+        for worker, held in self._holding.items():
+            if self._poison in held:
+                held.clear()
+                self.deaths += 1
+                return [WorkerLost(worker, "killed by signal 11", True), WorkerReady(worker)]
+        held = next(held for held in self._holding.values() if held)
+        key, request = held.popitem()
+        return [Finished(key, echo(request))]
 
 
 def texts(out: Path) -> dict[int, str]:
@@ -138,6 +161,19 @@ def test_a_request_that_three_workers_died_of_is_an_error_and_the_rest_is_served
     assert [key for _, key in workers.submitted] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("poison", [1, 3, 6])
+def test_a_request_that_kills_its_worker_costs_no_other_request_its_answer(
+    six: Path, out: Path, count: int, poison: int
+) -> None:
+    workers = Poisoned(count, poison)
+    assert run_job(six, out, workers, lookahead=4).failed == 1
+    found = results(out)
+    assert found[poison]["error"]["code"] == "worker_lost"
+    assert [number for number, one in found.items() if one["error"]] == [poison]
+    assert workers.deaths == 3
+
+
 def test_when_no_worker_is_left_and_none_returns_the_job_ends_and_keeps_its_results(six: Path, out: Path) -> None:
     dying = Dying(2, {3: WorkerLost(0, "killed", False), 4: WorkerLost(1, "killed too", False)})
     with pytest.raises(AllWorkersLost, match=r"killed too.*run the same command again"):
@@ -153,15 +189,15 @@ def test_a_worker_that_does_not_come_back_after_all_is_counted_as_gone(six: Path
         run_job(six, out, EchoWorkers(script=[*script, WorkerLost(1, "no memory", False)]))
 
 
-@pytest.mark.parametrize("late", [1, 2])
-def test_a_report_that_comes_after_the_worker_was_given_up_counts_once(six: Path, out: Path, late: int) -> None:
-    """It arrives while its line waits to be run again, or runs on another worker (which then reports it too)."""
-    both_lost = [WorkerLost(0, "silent", True), WorkerLost(1, "silent", True)]
-    report = Finished(1, Completion("late", "stop", 1, 1))
+@pytest.mark.parametrize("ready_first", [False, True])
+def test_reports_that_come_after_a_worker_was_given_up_count_once(six: Path, out: Path, ready_first: bool) -> None:
+    """They arrive while their line waits to be run again, or while it runs again on another worker."""
+    lost = [WorkerLost(0, "silent", True), WorkerLost(1, "silent", True)]
+    reports = [Finished(key, Completion(text, "stop", 1, 1)) for key, text in ((3, "late"), (3, "later"), (77, "odd"))]
     back: list[Event] = [WorkerReady(0), WorkerReady(1)]
-    script = [*both_lost, report, *back] if late == 1 else [*both_lost, *back, report]
-    run_job(six, out, EchoWorkers(script=script))
-    assert texts(out) == {**WHOLE, 1: "late"}
+    script = [*lost, *back, *reports] if ready_first else [*lost, *reports, *back]
+    assert run_job(six, out, EchoWorkers(script=script)).done == 6
+    assert texts(out) == {**WHOLE, 3: "late"}
 
 
 def test_only_so_many_requests_are_in_memory_as_the_lookahead_says(out: Path) -> None:

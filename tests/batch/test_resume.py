@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcluster.services.batch.input import BatchFileError
-from kvcluster.services.batch.output import ResultFile, open_results
+from kvcluster.services.batch.opening import open_results
+from kvcluster.services.batch.output import ResultFile
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
 from tests.batch.stand_in import EchoWorkers, line, results, run_job, write_input
 
@@ -110,14 +113,13 @@ def test_two_jobs_on_one_output_are_refused_also_after_it_was_rewritten(three: P
 def test_an_output_of_another_input_is_refused_and_unchanged(tmp_path: Path, three: Path, out: Path) -> None:
     run_job(three, out)
     before = out.read_bytes()
-    for number, lines in enumerate(
-        (
-            [line("a"), b"not json", line("other"), line("d")],
-            [line("a"), line("now good"), line("ü"), line("d")],
-            [line("a"), b"not json", line("ü")],
-            [line("a"), b"not json", line("ü"), b""],
-        )
-    ):
+    others: list[list[dict[str, Any] | bytes]] = [
+        [line("a"), b"not json", line("other"), line("d")],
+        [line("a"), line("now good"), line("ü"), line("d")],
+        [line("a"), b"not json", line("ü")],
+        [line("a"), b"not json", line("ü"), b""],
+    ]
+    for number, lines in enumerate(others):
         other = write_input(tmp_path / f"other{number}.jsonl", *lines)
         with pytest.raises(BatchFileError, match="the output belongs to another input"):
             run_job(other, out)
@@ -225,3 +227,37 @@ def test_results_are_forced_to_the_disk_once_a_second(tmp_path: Path, monkeypatc
         file.sync_if_due()
     file.close()
     assert synced == [101.0, 102.1, 102.1]
+
+
+def test_a_disk_that_fails_when_it_is_to_keep_results_is_refused_and_the_file_is_closed(
+    three: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", fail)
+        with pytest.raises(BatchFileError, match="Input/output error"):
+            run_job(three, out)
+    open_results(out).close()
+
+
+@pytest.mark.parametrize("left", ["nothing", "another file"])
+def test_an_output_that_is_replaced_before_it_is_locked_is_opened_again(
+    out: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    out.touch()
+    lock = fcntl.flock
+
+    def too_late(descriptor: int, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        out.rename(out.with_name("old"))
+        if left == "another file":
+            out.touch()
+        lock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", too_late)
+    with open_results(out) as file:
+        file.append(b"x\n")
+    assert out.read_bytes() == b"x\n"
+    assert out.with_name("old").read_bytes() == b""

@@ -92,7 +92,8 @@ def read_part(terminal: int) -> bytes:
 
 
 def test_plain_progress_is_the_first_line_the_last_and_one_every_five_seconds_between() -> None:
-    now, written = [0.0], []
+    now = [0.0]
+    written: list[str] = []
     tell = PlainProgress(written.append, clock=lambda: now[0])
     for done, now[0] in ((1, 10.0), (2, 11.0), (3, 14.9), (4, 15.0), (5, 16.0), (6, 16.1)):
         tell(Progress(total=6, done=done, failed=1, generated_tokens=done * 10))

@@ -83,7 +83,7 @@ def test_a_missing_model_says_how_to_name_one() -> None:
 
 def test_settings_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        settings_from({"model": "m"}).model = "other"  # type: ignore[misc]
+        settings_from({"model": "m"}).model = "other"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Run as `python -m tests.driver.children NAME`; prints what it found as one JSON 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import mmap
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvcluster.driver.host import HostDriver, mapping_room, open_host_driver
+from kvcluster.driver.limits import SPARE_MAPPINGS
 from kvcluster.driver.protocol import Access, PhysicalHandle
 from kvcluster.errors import DriverError, LimitReached
 from kvcluster.units import MIB
@@ -78,29 +80,68 @@ def use_up_descriptors() -> dict[str, Any]:
     return {"made": made, "before": before, "after": _descriptors(), "limit": refusal.limit, "free": refusal.free}
 
 
+class Crowd:
+    """The rest of the process, as far as it uses mappings: one region, split as often as it is told."""
+
+    def __init__(self) -> None:
+        self._bytes = 4 * mapping_room() * PAGE
+        self._others: list[mmap.mmap] = []
+        self._region = mmap.mmap(-1, self._bytes)
+        self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._region))
+        self._mprotect = ctypes.CDLL(None).mprotect
+        self._mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+    def grow(self, *, leave: int) -> None:
+        """Until the driver has room for about `leave` more."""
+        for index in range((mapping_room() - leave) // 2):
+            if self._mprotect(self._start + 2 * index * PAGE, PAGE, mmap.PROT_READ) != 0:
+                return
+
+    def fill(self) -> None:
+        """Until the kernel gives no more at all; a mapping of its own goes one further than a split."""
+        self.grow(leave=-10 * SPARE_MAPPINGS)
+        with contextlib.suppress(OSError):
+            while True:
+                self._others.append(mmap.mmap(-1, PAGE))
+
+    def go(self) -> None:
+        self._others.clear()
+        assert self._mprotect(self._start, self._bytes, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+
+
 def use_up_mappings() -> dict[str, Any]:
-    eaten = _eat_mappings(leave=300)
+    crowd = Crowd()
+    crowd.grow(leave=300)
     driver = _driver()
     address, handle = driver.reserve(4_000 * PAGE), driver.create(PAGE)
     made, refusal = _until_refused(lambda count: driver.map(address + 2 * count * PAGE, handle))
-    for count in range(0, made, 2):
-        driver.unmap(address + 2 * count * PAGE, PAGE)
-    for count in range(1, made, 2):
+    for count in [*range(0, made, 2), *range(1, made, 2)]:
         driver.unmap(address + 2 * count * PAGE, PAGE)
     driver.free_address(address, 4_000 * PAGE)
-    assert len(eaten)
     return {"made": made, "limit": refusal.limit, "remedy": refusal.remedy}
 
 
-def _eat_mappings(*, leave: int) -> mmap.mmap:
-    """Split one mapping until the driver has room for about `leave` more."""
-    region = mmap.mmap(-1, 4 * mapping_room() * PAGE)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(region))
-    libc = ctypes.CDLL(None)
-    libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for index in range((mapping_room() - leave) // 2):
-        assert libc.mprotect(start + 2 * index * PAGE, PAGE, mmap.PROT_READ) == 0
-    return region
+def lose_the_last_mappings() -> dict[str, Any]:
+    """The rest of the process takes every mapping, the spare ones too, after the driver measured."""
+    crowd, driver = Crowd(), _driver()
+    address, handle = driver.reserve(400 * PAGE), driver.create(PAGE)
+    driver.map(address, handle)
+    crowd.fill()
+    made, refusal = _until_refused(lambda count: driver.map(address + 2 * (count + 1) * PAGE, handle))
+    failure = _failure_of(lambda: driver.unmap(address, PAGE))
+    crowd.go()
+    for count in range(made + 1):
+        driver.unmap(address + 2 * count * PAGE, PAGE)
+    driver.free_address(address, 400 * PAGE)
+    return {"limit": refusal.limit, "free": refusal.free, "call": failure.call, "name": failure.name}
+
+
+def _failure_of(act: Callable[[], None]) -> DriverError:
+    try:
+        act()
+    except DriverError as failure:
+        return failure
+    raise AssertionError("it did not fail")
 
 
 def lose_the_last_descriptors() -> dict[str, Any]:
@@ -128,10 +169,7 @@ def run_into_a_file_size_limit() -> dict[str, Any]:
     driver = _driver()
     resource.setrlimit(resource.RLIMIT_FSIZE, (PAGE, PAGE))
     before = _descriptors()
-    try:
-        driver.create(2 * PAGE)
-    except DriverError as failure:
-        error = failure
+    error = _failure_of(lambda: print(driver.create(2 * PAGE)))
     left, held = _descriptors() - before, driver.memory_info().held_bytes
     driver.create(PAGE)
     return {"call": error.call, "name": error.name, "left": left, "held": held}

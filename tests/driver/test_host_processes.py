@@ -65,6 +65,11 @@ def test_at_the_mapping_limit_a_map_is_refused_and_every_unmap_still_works() -> 
     )  # room for about 300, and two kernel mappings each: the window and the gap behind it
 
 
+def test_beyond_the_spare_mappings_a_failed_unmap_leaves_its_window_mapped() -> None:
+    found = _found("lose_the_last_mappings")
+    assert found == {"limit": "mappings", "free": 0, "call": "unmap", "name": "ENOMEM"}
+
+
 def test_descriptors_lost_to_the_rest_of_the_process_are_a_limit_and_change_nothing() -> None:
     assert _found("lose_the_last_descriptors") == {"limit": "descriptors", "free": 0, "held": PAGE}
 

@@ -30,7 +30,7 @@ def model_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 @pytest.fixture(scope="session")
 def opened(model_of: Callable[[str], Path]) -> Callable[[str], Model]:
     """A small model of a family, opened by the engine in float32."""
-    return cache(lambda family: open_model(model_of(family), dtype=torch.float32, threads=2))
+    return cache(lambda family: open_model(model_of(family), dtype=torch.float32, threads=1))
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from kvcluster.wire.messages import (
     RequestKey,
     Run,
 )
-from tests.wire.wire_strategies import frames, replies, socket_messages
+from tests.wire.wire_strategies import frames, replies, socket_messages, unhurried
 
 KEY = RequestKey(number=7)
 OPEN = Open(request=KEY, groups=(Group(fragments=1, stride_bytes=64),), max_tokens=8)
@@ -54,16 +54,19 @@ def refusal(data: bytes) -> BadFrame:
     return caught.value
 
 
+@unhurried
 @given(frames)
 def test_every_frame_comes_back_equal(sent: Frame) -> None:
     assert decode_frame(encode(sent)) == sent
 
 
+@unhurried
 @given(replies)
 def test_every_reply_comes_back_equal(sent: Reply) -> None:
     assert decode_reply(encode(sent)) == sent
 
 
+@unhurried
 @given(socket_messages)
 def test_every_socket_message_comes_back_equal_and_of_its_class(sent: Any) -> None:
     received = decode_socket(encode(sent))
@@ -71,6 +74,7 @@ def test_every_socket_message_comes_back_equal_and_of_its_class(sent: Any) -> No
     assert type(received) is type(sent)
 
 
+@unhurried
 @given(frames)
 def test_a_frame_that_spells_its_defaults_out_is_the_same_frame(sent: Frame) -> None:
     assert decode_frame(msgpack.packb(sent.model_dump())) == sent
@@ -159,6 +163,7 @@ def test_a_refusal_does_not_repeat_a_peers_endless_text() -> None:
     assert len(str(error)) < 1000
 
 
+@unhurried
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
     for decode in (decode_frame, decode_reply, decode_socket):
@@ -166,6 +171,7 @@ def test_random_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
             decode(data)
 
 
+@unhurried
 @given(frames, st.data())
 def test_a_frame_cut_short_is_refused(sent: Frame, data: st.DataObject) -> None:
     whole = encode(sent)
@@ -173,6 +179,7 @@ def test_a_frame_cut_short_is_refused(sent: Frame, data: st.DataObject) -> None:
         decode_frame(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
+@unhurried
 @given(st.one_of(frames, replies, socket_messages), st.data())
 def test_a_message_with_a_changed_byte_is_refused_or_is_another_message(sent: Any, data: st.DataObject) -> None:
     damaged = bytearray(encode(sent))
@@ -209,6 +216,7 @@ def test_a_request_that_comes_back_or_opens_late_is_refused_at_its_place(ops: tu
     assert refusal(encode(frame(*ops))).field == place
 
 
+@unhurried
 @given(frames)
 def test_groups_together_are_the_frame_and_each_is_of_one_request(sent: Frame) -> None:
     split = codec.groups(sent)

@@ -13,11 +13,12 @@ from kvcluster.errors import BadFrame, DriverError, InvariantBroken, KvClusterEr
 from kvcluster.wire.codec import decode_socket, encode
 from kvcluster.wire.faults import error_of, fault_of, raise_fault
 from kvcluster.wire.messages import Fault
-from tests.wire.wire_strategies import ERROR_CLASSES, any_error, errors_of
+from tests.wire.wire_strategies import ERROR_CLASSES, any_error, errors_of, unhurried
 
 
 @pytest.mark.parametrize("kind", ERROR_CLASSES)
 def test_every_class_of_errors_travels_and_comes_back_equal(kind: type[KvClusterError]) -> None:
+    @unhurried
     @given(errors_of(kind))
     def travels(sent: KvClusterError) -> None:
         received = error_of(decode_socket(encode(fault_of(sent))))  # type: ignore[arg-type]
@@ -86,6 +87,7 @@ def test_fields_that_are_not_the_classes_own_are_refused(error: str, fields: dic
     assert caught.value.field == place
 
 
+@unhurried
 @given(any_error, st.data())
 def test_a_fault_without_a_field_is_refused_unless_the_class_has_a_default(
     sent: KvClusterError, data: st.DataObject

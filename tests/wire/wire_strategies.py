@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from kvcluster import errors
@@ -36,6 +37,9 @@ from kvcluster.wire.messages import (
     Run,
     Welcome,
 )
+
+# No deadline: the machine may be busy. What is drawn is large, so that fewer examples do.
+unhurried = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 
 counts = st.integers(0, 2**63 - 1)
 positives = st.integers(1, 2**63 - 1)

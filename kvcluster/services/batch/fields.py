@@ -89,7 +89,11 @@ def shown(value: object) -> str:
 
 def _encodable(text: str) -> bool:
     """Half a surrogate pair is valid JSON and no text: neither a tokenizer nor UTF-8 takes it."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _whole(value: object, low: int, high: int) -> bool:

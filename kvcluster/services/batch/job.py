@@ -1,9 +1,10 @@
 """The batch job: feeds workers, writes what they finish, and replays what a dead worker had.
 
 Every input line gets exactly one output line. The input is a stream: at most `lookahead` requests a worker are in
-memory, whatever the file's length. A request that was on a worker that died goes to another one, before new lines
-do; one that has seen `most_losses` workers die is answered with an error, so that a request which kills its
-worker cannot stop the rest.
+memory, whatever the file's length. A request that was on a worker that died is run again, before new lines are.
+One that has seen all but one of `most_losses` workers die is a suspect: it runs alone on a worker, and if that dies
+too it is answered with an error. So a request that kills its worker costs neither the rest of the file nor those
+that ran beside it.
 
 No Ray here and no threads: `Workers` is the seam, and tests drive the job with a stand-in.
 """
@@ -11,7 +12,7 @@ No Ray here and no threads: `Workers` is the seam, and tests drive the job with 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from kvcluster.services.batch.input import Line
@@ -71,8 +72,9 @@ class BatchJob:
         self._in_flight: dict[int, dict[int, _Sent]] = {worker: {} for worker in range(workers.count)}
         self._returning: set[int] = set()
         self._again: deque[_Sent] = deque()
+        self._suspects: deque[_Sent] = deque()
         self._losses: Counter[int] = Counter()
-        failed = sum(result.failed for result in output.earlier.values())
+        failed = sum(done.failed for done in output.earlier.values())
         self._progress = Progress(spec.total_lines, len(output.earlier), failed, 0)
 
     def run(self) -> Progress:
@@ -91,10 +93,10 @@ class BatchJob:
         return self._progress
 
     def _unfinished(self) -> bool:
-        return bool(self._again) or any(self._in_flight.values())
+        return bool(self._suspects or self._again) or any(self._in_flight.values())
 
     def _feed(self) -> None:
-        """Give every worker with room its share, in one submit each."""
+        """Give every worker with room its share, in one submit each; while suspects wait, nothing but suspects."""
         shares: dict[int, list[_Sent]] = {}
         while (worker := self._worker_with_room()) is not None and (sent := self._next()) is not None:
             self._in_flight[worker][sent.line_number] = sent
@@ -103,15 +105,20 @@ class BatchJob:
             self._workers.submit(worker, [(sent.line_number, sent.request) for sent in share])
 
     def _worker_with_room(self) -> int | None:
-        """The least loaded worker that is there, unless all are full."""
-        loads = {worker: len(sent) for worker, sent in self._in_flight.items()}
+        """The least loaded worker that is there, unless all are full; a suspect fills a worker, and needs it empty."""
+        room = 1 if self._suspects else self._spec.lookahead
+        loads = {worker: len(sent) for worker, sent in self._in_flight.items() if not self._holds_suspect(sent)}
         worker = min(loads, key=loads.__getitem__, default=None)
-        return worker if worker is not None and loads[worker] < self._spec.lookahead else None
+        return worker if worker is not None and loads[worker] < room else None
+
+    def _holds_suspect(self, sent: Iterable[int]) -> bool:
+        return bool(self._losses) and any(self._losses[number] >= self._spec.most_losses - 1 for number in sent)
 
     def _next(self) -> _Sent | None:
         """The next request to hand out; lines that nobody can answer get their error on the way."""
-        if self._again:
-            return self._again.popleft()
+        for waiting in (self._suspects, self._again):
+            if waiting:
+                return waiting.popleft()
         for line in self._lines:
             if line.number in self._output.earlier:
                 continue
@@ -133,10 +140,11 @@ class BatchJob:
         for sent in self._in_flight.values():
             if (line := sent.pop(event.key, None)) is not None:
                 return self._write(Answer(line.line_number, line.custom_id, event.outcome))
-        for line in self._again:
-            if line.line_number == event.key:
-                self._again.remove(line)
-                return self._write(Answer(line.line_number, line.custom_id, event.outcome))
+        for waiting in (self._suspects, self._again):
+            for line in waiting:
+                if line.line_number == event.key:
+                    waiting.remove(line)
+                    return self._write(Answer(line.line_number, line.custom_id, event.outcome))
         return None
 
     def _lose(self, event: WorkerLost) -> None:
@@ -150,9 +158,10 @@ class BatchJob:
 
     def _replay(self, sent: _Sent, reason: str) -> None:
         self._losses[sent.line_number] += 1
-        if self._losses[sent.line_number] < self._spec.most_losses:
-            return self._again.append(sent)
-        message = f"{self._spec.most_losses} workers died while they had this request, the last one of: {reason}"
+        more = self._spec.most_losses - self._losses[sent.line_number]
+        if more > 0:
+            return (self._suspects if more == 1 else self._again).append(sent)
+        message = f"{self._spec.most_losses} workers died while they had this request ({reason})"
         return self._write(Answer(sent.line_number, sent.custom_id, Refused(500, "worker_lost", message)))
 
     def _welcome(self, event: WorkerReady) -> None:

@@ -18,9 +18,9 @@ def count_lines(path: Path, output: ResultFile) -> int:
     left = dict(output.earlier)
     for line in read_lines(path):
         total += 1
-        result = left.pop(line.number, None)
-        if result is not None and result.custom_id != line.custom_id:
-            raise _foreign(output, f"line {line.number} has the custom_id {result.custom_id!r}, not {line.custom_id!r}")
+        done = left.pop(line.number, None)
+        if done is not None and done.custom_id != line.custom_id:
+            raise _foreign(output, f"line {line.number} has the custom_id {done.custom_id!r}, not {line.custom_id!r}")
     if left:
         raise _foreign(output, f"line {min(left)} is blank or beyond the end of {path}")
     return total

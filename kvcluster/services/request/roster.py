@@ -6,6 +6,8 @@ of submission. Arrivals are handed out in that order too, so a preempted request
 
 from __future__ import annotations
 
+from bisect import insort
+
 from kvcluster.services.request.generation import Generation, Phase
 
 
@@ -18,31 +20,33 @@ class Roster:
 
     def join(self, generation: Generation) -> None:
         """A new one waits."""
-        self.waiting.append(generation)
-        self.waiting.sort(key=_age)
+        insort(self.waiting, generation, key=_age)
 
     def admit(self, generation: Generation) -> None:
         """It has memory and runs."""
-        generation.move(Phase.RUNNING)
         self.waiting.remove(generation)
-        self.running.append(generation)
-        self.running.sort(key=_age)
+        generation.move(Phase.RUNNING)
+        insort(self.running, generation, key=_age)
 
     def requeue(self, generation: Generation) -> None:
-        """It has no windows any more and waits again, at its old place."""
-        generation.move(Phase.WAITING)
+        """It has no windows any more and waits, at the place of its age."""
+        if generation.phase is Phase.RUNNING:
+            self.running.remove(generation)
+            generation.move(Phase.WAITING)
+        else:
+            self.waiting.remove(generation)
         generation.stripped()
-        self.running.remove(generation)
         self.join(generation)
 
     def leave(self, generation: Generation) -> None:
         """It is over."""
         (self.running if generation.phase is Phase.RUNNING else self.waiting).remove(generation)
         generation.move(Phase.OVER)
-        generation.views = None
+        generation.stripped()
 
     def find(self, key: int) -> Generation | None:
-        return next((g for g in (*self.running, *self.waiting) if g.order.key == key), None)
+        """The one with this key, unless it is over."""
+        return next((g for g in self.all() if g.order.key == key), None)
 
     def all(self) -> tuple[Generation, ...]:
         return (*self.running, *self.waiting)

@@ -1,0 +1,39 @@
+"""Quiet and lean: control messages a token, committed over live bytes, and driver calls of steps that do not grow.
+
+The 31 M Llama in float32, token-major, 64 KiB granules, batch 8: 8 x 128 tokens after prompts of 8 to 15 tokens, and
+8 sequences of 1,000 tokens. The figures are counts, not times: they are the same on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from benchmarks.harness import Ratio, report
+from benchmarks.workload import llama_31m, open_our_arm, prompts
+
+
+def measure(name: str, *, prompt_tokens: tuple[int, int], max_tokens: int) -> dict[str, Ratio]:
+    ours = open_our_arm(llama_31m())
+    asked = prompts(8, shortest=prompt_tokens[0], longest=prompt_tokens[1], vocabulary=8192)
+    ours.answer(asked, max_tokens=max_tokens)
+    figures = ours.statistics()
+    ours.close()
+    messages, waste = figures.messages_per_token, figures.committed_per_live
+    return {
+        f"{name}: control messages / token": Ratio(messages, messages, messages),
+        f"{name}: committed / live": Ratio(waste, waste, waste),
+    }
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    torch.manual_seed(1)
+    short = measure("8 x 128 tokens", prompt_tokens=(8, 15), max_tokens=128)
+    long = measure("8 x 1,000 tokens", prompt_tokens=(8, 15), max_tokens=1000 - 15)
+    report("quiet", {**short, **long})
+
+
+if __name__ == "__main__":
+    main()

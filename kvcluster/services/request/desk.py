@@ -1,0 +1,160 @@
+"""Asks the device for memory; all that is due at a step boundary shares a frame, and one is in flight at a time.
+
+In one frame, in this order: memories that end, those that preempted requests lose, growth of those that run, and
+admissions, each oldest first. While a running request is refused what it cannot do without, nobody is admitted.
+A frame leaves before a model step and its answer is used after it, so growth costs no waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from kvcluster.errors import LimitReached
+from kvcluster.geometry.residency import Shape
+from kvcluster.services.asks import Ask, End, Grow, Shed
+from kvcluster.services.pending import PendingAsks
+from kvcluster.services.port import DevicePort
+from kvcluster.services.request.answers import Answered, Answers
+from kvcluster.services.request.frames import in_frames
+from kvcluster.services.request.generation import Generation, Phase
+from kvcluster.services.request.margin import admission_tokens, is_due, needed_tokens, topped_up_tokens
+from kvcluster.services.request.shared import Shared
+from kvcluster.services.request.wait_die import GiveBack, Preempt, Wait, remedy
+from kvcluster.services.sequence import SequenceMemory, SequenceSpec
+
+
+class MemoryDesk:
+    """One port's asks and answers. `clock` gives seconds."""
+
+    def __init__(self, port: DevicePort, shared: Shared, *, clock: Callable[[], float]) -> None:
+        self._port = port
+        self._shared = shared
+        self._clock = clock
+        self._answers = Answers(shared, clock=clock)
+        self._shape = Shape.of(shared.geometry, shared.settings.layout, port.welcome.granule_bytes)
+        self._pending: tuple[PendingAsks, ...] = ()
+        self._gives_back = False
+
+    @property
+    def in_flight(self) -> bool:
+        return bool(self._pending)
+
+    def boundary(self) -> None:
+        """Use an answer that is here, and send what is due. Never waits for the device.
+
+        Raises:
+            KvClusterError: the session is of no more use (see `Answers.absorb`).
+        """
+        if all(pending.ready() for pending in self._pending):
+            self.settle()
+            self._send(self._due())
+
+    def settle(self) -> None:
+        """Use the answer to what is in flight; waits for it. Raises as `boundary` does."""
+        pending, self._pending = self._pending, ()
+        outcomes = [outcome for frame in pending for outcome in frame.settle()]
+        self._answers.absorb(outcomes, gave_back=bool(outcomes) and self._gives_back)
+
+    def drain_answered(self) -> list[Answered]:
+        """Requests that the device's answers decided since the last call."""
+        answered, self._answers.answered = self._answers.answered, []
+        return answered
+
+    def due_at(self) -> float:
+        """When there is something to ask that nobody's step or answer leads to; infinity for never."""
+        roster = self._shared.roster
+        moments = [g.ask_again_at for g in roster.running if g.needs_more and is_due(g.room)]
+        if roster.waiting and not any(g.refusal for g in roster.running):
+            moments.append(self._shared.admit_again_at)
+        return float("-inf") if self._shared.ending else min(moments, default=float("inf"))
+
+    # --- what is due ----------------------------------------------------------------------------------------------
+
+    def _send(self, asks: list[Ask]) -> None:
+        self._gives_back = any(isinstance(ask, End) and ask.memory.committed_bytes for ask in asks)
+        self._pending = tuple(self._port.submit(frame) for frame in in_frames(asks))
+
+    def _due(self) -> list[Ask]:
+        now, roster = self._clock(), self._shared.roster
+        ends, self._shared.ending = [End(memory) for memory in self._shared.ending], []
+        relief = list(self._relief(now))
+        refused = any(generation.refusal for generation in roster.running)
+        admissions = [] if relief or refused else list(self._admissions(now))
+        growths = list(self._growths(now, refused=refused, along=bool(ends or admissions)))
+        return [*ends, *relief, *growths, *admissions]
+
+    def _relief(self, now: float) -> Iterator[Ask]:
+        """What is done for the oldest running request that was refused what it cannot do without."""
+        running = self._shared.roster.running
+        refused = [generation for generation in running if generation.refusal]
+        if not refused or (oldest := refused[0]).refusal is None:
+            return
+        match remedy(oldest, oldest.refusal, running):
+            case Preempt(victims):
+                for victim in victims:
+                    yield self._shed(victim, again_at=oldest.ask_again_at)
+            case GiveBack():
+                yield self._shed(oldest, again_at=oldest.ask_again_at)
+            case Wait():
+                if now < oldest.ask_again_at:
+                    return
+        for generation in refused:
+            if generation.phase is Phase.RUNNING:
+                yield Grow(_memory_of(generation), needed_tokens(generation.length, generation.order.most_held))
+
+    def _shed(self, generation: Generation, *, again_at: float) -> Shed:
+        self._shared.tally.preemptions += 1
+        self._shared.admit_again_at = max(self._shared.admit_again_at, again_at)
+        self._shared.roster.requeue(generation)
+        return Shed(_memory_of(generation))
+
+    def _growths(self, now: float, *, refused: bool, along: bool) -> Iterator[Grow]:
+        """A top-up of everybody when anybody is due; where somebody was refused, what those that are due need.
+
+        `along`: a frame leaves anyhow, so it takes along whoever would be due within half a margin.
+        """
+        margin = self._shared.settings.margin_steps
+        growing = [g for g in self._shared.roster.running if g.needs_more and not g.refusal and g.ask_again_at <= now]
+        due = [g for g in growing if is_due(g.room)]
+        soon = [g for g in growing if along and g.room <= margin // 2]
+        for generation in due if refused else growing if due else soon:
+            length, most = generation.length, generation.order.most_held
+            least, filled = needed_tokens(length, most), topped_up_tokens(self._shape, length, most, margin)
+            tokens = least if refused else filled
+            if tokens > generation.committed:
+                yield Grow(_memory_of(generation), tokens)
+
+    def _admissions(self, now: float) -> Iterator[Grow]:
+        settings, roster = self._shared.settings, self._shared.roster
+        if now < self._shared.admit_again_at:
+            return
+        for generation in roster.waiting[: settings.max_num_seqs - len(roster.running)]:
+            memory = generation.memory or self._open(generation)
+            if memory is not None:
+                known, most = len(generation.tokens), generation.order.most_held
+                yield Grow(memory, admission_tokens(known, most, settings.margin_steps))
+
+    def _open(self, generation: Generation) -> SequenceMemory | None:
+        shared = self._shared
+        spec = SequenceSpec(shared.geometry, shared.settings.layout, generation.order.total_tokens)
+        try:
+            memory = self._port.memory(spec)
+        except LimitReached as error:
+            self._answers.failed(generation, error)
+            return None
+        shared.own(generation, memory)
+        return memory
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Give back every memory whose generation has left the roster. Raises as `boundary` does."""
+        self.settle()
+        while self._shared.ending:
+            self._send(self._due())
+            self.settle()
+
+
+def _memory_of(generation: Generation) -> SequenceMemory:
+    assert generation.memory is not None  # whatever runs has a memory
+    return generation.memory

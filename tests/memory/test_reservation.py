@@ -1,0 +1,147 @@
+"""The owner's side of a request: which windows have memory, and what is missing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvcluster.driver.protocol import PhysicalHandle
+from kvcluster.errors import InvariantBroken, NotAllowed
+from kvcluster.geometry.residency import GroupShape, RangeMap, Shape
+from kvcluster.geometry.windows import runs_of, windows_of
+from kvcluster.ids import HandleId, RequestId, WindowRun
+from kvcluster.memory.handle import Handle, HandleState
+from kvcluster.memory.reservation import Reservation, ReservationState
+from kvcluster.testing.strategies import amounts, shapes
+
+SHAPE = Shape((GroupShape(2, 256),), 4096)  # two fragments, 16 tokens a granule
+MOST = 160
+
+
+def reservation(shape: Shape = SHAPE, max_tokens: int = MOST) -> Reservation:
+    return Reservation(RequestId("s", 1), RangeMap(shape, max_tokens), 1)
+
+
+def handles(count: int) -> list[Handle]:
+    return [Handle(HandleId(n, 0), PhysicalHandle(n, 4096), HandleState.OUT) for n in range(count)]
+
+
+def given_windows(mine: Reservation, tokens: int) -> list[Handle]:
+    runs = mine.missing(tokens)
+    found = handles(sum(run.count for run in runs))
+    mine.attach(runs, found)
+    return found
+
+
+def test_what_is_missing_is_a_run_a_fragment_and_asking_changes_nothing() -> None:
+    mine = reservation()
+    assert mine.missing(17) == (WindowRun(0, 0, 0, 2), WindowRun(0, 1, 0, 2))
+    assert mine.missing(17) == mine.missing(17)
+    assert mine.state is ReservationState.RESERVED
+
+
+def test_what_is_there_is_not_missing() -> None:
+    mine = reservation()
+    given_windows(mine, 17)
+    assert mine.state is ReservationState.COMMITTED
+    assert mine.missing(32) == ()
+    assert mine.missing(33) == (WindowRun(0, 0, 2, 1), WindowRun(0, 1, 2, 1))
+
+
+def test_more_tokens_than_were_reserved_are_refused() -> None:
+    mine = reservation()
+    with pytest.raises(NotAllowed, match="161 tokens are more than the 160 reserved"):
+        mine.missing(MOST + 1)
+
+
+def test_a_window_given_back_from_the_middle_is_missing_again_and_only_that() -> None:
+    mine = reservation()
+    given_windows(mine, 80)
+    mine.detach([WindowRun(0, 0, 2, 1)])
+    assert mine.missing(80) == (WindowRun(0, 0, 2, 1),)
+    assert mine.missing(96) == (WindowRun(0, 0, 2, 1), WindowRun(0, 0, 5, 1), WindowRun(0, 1, 5, 1))
+
+
+def test_handles_come_back_in_the_order_of_the_runs_that_name_them() -> None:
+    mine = reservation()
+    found = given_windows(mine, 48)
+    assert mine.detach([WindowRun(0, 1, 0, 3), WindowRun(0, 0, 1, 2)]) == [*found[3:], *found[1:3]]
+    assert mine.held_runs() == (WindowRun(0, 0, 0, 1),)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        [WindowRun(0, 0, 3, 1)],  # no memory there
+        [WindowRun(0, 0, 0, 1), WindowRun(0, 0, 0, 1)],  # twice
+        [WindowRun(0, 0, 0, 2), WindowRun(0, 0, 1, 1)],  # overlapping
+        [WindowRun(0, 7, 0, 1)],  # no such fragment
+        [WindowRun(5, 0, 0, 1)],  # no such group
+        [WindowRun(0, 0, -1, 1)],
+        [WindowRun(0, 0, 2, 2)],  # one beyond the last
+        [WindowRun(0, 0, 0, 2**62)],  # absurdly many
+    ],
+)
+def test_a_window_that_is_not_held_is_refused_and_nothing_is_taken(runs: list[WindowRun]) -> None:
+    mine = reservation()
+    given_windows(mine, 48)
+    before = mine.held_runs()
+    with pytest.raises(NotAllowed):
+        mine.detach(runs)
+    assert mine.held_runs() == before
+    assert mine.held_bytes == 6 * 4096
+
+
+def test_giving_everything_back_leaves_a_reservation_without_bytes() -> None:
+    mine = reservation()
+    given_windows(mine, 48)
+    mine.detach(mine.held_runs())
+    assert (mine.state, mine.held_bytes) == (ReservationState.RESERVED, 0)
+    assert mine.missing(16) == (WindowRun(0, 0, 0, 1), WindowRun(0, 1, 0, 1))
+
+
+def test_a_quarantined_reservation_takes_no_more_windows_and_gives_back_what_it_has() -> None:
+    mine = reservation()
+    given_windows(mine, 48)
+    mine.quarantine()
+    mine.quarantine()
+    with pytest.raises(NotAllowed, match="takes no more commits"):
+        mine.missing(64)
+    assert mine.growth_bytes(16) == 0
+    mine.detach(mine.held_runs())
+    assert mine.state is ReservationState.QUARANTINED
+    mine.close()
+
+
+def test_a_closed_reservation_is_closed_for_good() -> None:
+    mine = reservation()
+    mine.close()
+    with pytest.raises(InvariantBroken):
+        mine.quarantine()
+
+
+def test_one_growth_is_what_more_tokens_can_take_and_never_more_than_is_left() -> None:
+    mine = reservation()
+    assert mine.growth_bytes(16) == 2 * 4096
+    given_windows(mine, MOST)
+    assert mine.growth_bytes(16) == 0
+
+
+@given(shapes(), amounts(200), st.data())
+def test_held_windows_equal_a_plain_set_whatever_was_committed_and_given_back(
+    shape: Shape, tokens: list[int], data: st.DataObject
+) -> None:
+    mine, plain = reservation(shape, 200), set()
+    for amount in tokens:
+        wanted = shape.windows(amount)
+        missing = mine.missing(amount)
+        needed = set(windows_of(shape.runs(shape.windows(0), wanted))) - plain
+        assert set(windows_of(missing)) == needed
+        mine.attach(missing, handles(len(needed)))
+        plain |= needed
+        gone = set(data.draw(st.lists(st.sampled_from(sorted(plain)), unique=True)))
+        mine.detach(runs_of(gone))
+        plain -= gone
+        assert set(windows_of(mine.held_runs())) == plain
+        assert mine.held_bytes == len(plain) * shape.granule_bytes == len(mine.handles()) * shape.granule_bytes

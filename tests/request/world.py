@@ -1,0 +1,91 @@
+"""One LocalDevice of a few granules, a clock, and request services on it; whole again at the end, or the test fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kvcluster.driver.host import open_host_driver
+from kvcluster.driver.protocol import Driver
+from kvcluster.engine.model import Model
+from kvcluster.engine.tokenizer import Tokenizer
+from kvcluster.geometry.layout import Layout
+from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from kvcluster.services.device_memory import MemorySettings
+from kvcluster.services.local import LocalDevice, open_local_device
+from kvcluster.services.request import RequestService, RequestSettings, open_request_service
+from kvcluster.testing.clock import ManualClock
+from kvcluster.testing.invariants import assert_nothing_lost
+from kvcluster.units import KIB
+
+GRANULE_BYTES = 4 * KIB
+MOST_ROUNDS = 20_000  # a run that takes more is a livelock
+
+Results = dict[int, Completion | Refused]
+
+
+@dataclass(slots=True)
+class World:
+    """`open` gives a service with a port of its own."""
+
+    model: Model
+    tokenizer: Tokenizer
+    granules: int
+    layout: Layout = Layout.TOKEN_MAJOR
+    granule_bytes: int = GRANULE_BYTES
+    driver_of: Callable[..., Driver] = open_host_driver
+    clock: ManualClock = field(default_factory=ManualClock)
+    services: list[RequestService] = field(default_factory=list)
+    device: LocalDevice = field(init=False)
+
+    def __post_init__(self) -> None:
+        capacity_bytes = self.granules * self.granule_bytes
+        driver = self.driver_of(capacity_bytes=capacity_bytes, granule_bytes=self.granule_bytes)
+        memory = MemorySettings(capacity_bytes, self.granule_bytes, pool_bytes=capacity_bytes // 4)
+        self.device = open_local_device(driver, memory, clock=self.clock)
+
+    def open(self, **settings: int) -> RequestService:
+        chosen = RequestSettings(layout=self.layout, **settings)
+        port = self.device.open_port()
+        service = open_request_service(self.model, self.tokenizer, port, chosen, clock=self.clock)
+        self.services.append(service)
+        return service
+
+    def run(self, service: RequestService, requests: Mapping[int, CompletionRequest]) -> Results:
+        """All answers to `requests`, submitted at once."""
+        for key, request in requests.items():
+            service.submit(key, request)
+        return self.finish([service])[0]
+
+    def finish(self, services: Sequence[RequestService], turn: Callable[[], int] = lambda: 0) -> list[Results]:
+        """Step until nobody has anything to do or to wait for; `turn` draws whose step the next one is."""
+        results: list[Results] = [{} for _ in services]
+        for round_ in range(MOST_ROUNDS):
+            who = (round_ + turn()) % len(services)
+            busy = services[who].step()
+            results[who].update(services[who].finished())
+            if not busy and not any(service.step() for service in services) and not self._waits(services):
+                break
+        else:
+            raise AssertionError(f"still at work after {MOST_ROUNDS} rounds")
+        for result, service in zip(results, services, strict=True):
+            result.update(service.finished())
+        return results
+
+    def _waits(self, services: Sequence[RequestService]) -> bool:
+        """Let time pass where somebody waits for it."""
+        statistics = [service.statistics() for service in services]
+        self.clock.advance(0.05)
+        return any(s.waiting or s.running for s in statistics)
+
+    @property
+    def free_bytes(self) -> int:
+        return self.device.audit().free_bytes
+
+    def close(self) -> None:
+        """Everything ends; nothing may be left."""
+        for service in self.services:
+            service.close()
+            service.close()
+        assert_nothing_lost(self.device)
+        self.device.close()

@@ -1,0 +1,394 @@
+"""Every driver call of every verb fails once, or for ever, and so does every call of the undo.
+
+After each: the books sum, what the device charges is what the memory has, earlier bytes are unchanged, and whatever
+could not be taken back is in quarantine and charged. Call numbers run until the verb succeeds untouched.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from kvcluster.driver.protocol import PhysicalHandle
+from kvcluster.errors import DriverError, GrantRefused, KvClusterError, LimitReached, NotAllowed, Quarantined
+from kvcluster.geometry.layout import Layout
+from kvcluster.mapping.address_range import LeakedOnPurpose
+from kvcluster.services.asks import End, Grow, Shed
+from kvcluster.services.port import DevicePort
+from kvcluster.services.sequence import SequenceMemory, SequenceSpec
+from kvcluster.services.transport import PendingReply, Transport
+from kvcluster.testing.arming import armed
+from kvcluster.testing.faulty_driver import Call, Plan, failing, failing_every, failing_named, failing_then
+from kvcluster.testing.invariants import assert_ledger_balances, assert_nothing_lost, picture
+from tests.services.world import GEOMETRY, GRANULE, Sizes, World, digest, names
+
+OpenWorld = Callable[..., World]
+FIRST, MORE = 16, 80  # tokens before the operation, and what it grows to
+DEVICE_CALLS, CLIENT_CALLS = {"create", "release"}, {"map", "set_access", "unmap", "synchronize", "free_address"}
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A memory, one verb on it under a plan of faults, and what came of it."""
+
+    world: World
+    memory: SequenceMemory
+    error: KvClusterError | None
+    calls: tuple[Call, ...]
+
+    @property
+    def failed_calls(self) -> list[str]:
+        return [call.name for call in self.calls if call.failed]
+
+
+def grow(world: World, memory: SequenceMemory) -> None:
+    [outcome] = world.device.port.submit([Grow(memory, MORE)]).settle()
+    if outcome.error:
+        raise outcome.error
+
+
+def commit(world: World, memory: SequenceMemory) -> None:
+    memory.commit(MORE, memory.grant(MORE))
+
+
+def release(world: World, memory: SequenceMemory) -> None:
+    memory.release()
+
+
+def close(world: World, memory: SequenceMemory) -> None:
+    memory.close()
+
+
+VERBS = [grow, commit, release, close]
+LAYOUTS = [Layout.TOKEN_MAJOR, Layout.SEQ_MAJOR]
+
+
+def attempt(
+    world: World, verb: Callable[[World, SequenceMemory], None], plan: Plan, layout: Layout = Layout.TOKEN_MAJOR
+) -> Attempt:
+    memory = world.grown(FIRST, layout=layout, max_tokens=256)
+    world.driver.follow(plan)
+    error = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LeakedOnPurpose)  # shown, once and with figures, in a test of its own
+        try:
+            verb(world, memory)
+        except KvClusterError as failure:
+            error = failure
+    return Attempt(world, memory, error, world.healed())
+
+
+def assert_consistent(made: Attempt) -> None:
+    """What the device charges to requests is what memories hold; whatever else is mapped is in quarantine."""
+    world, memory = made.world, made.memory
+    assert_ledger_balances(world.device)
+    shape = memory.range.range_map.shape
+    usable = shape.window_count(memory.windows)
+    assert world.granules("requests") == usable
+    stray = memory.committed_bytes // GRANULE - usable
+    assert 0 <= stray <= world.granules("quarantine")
+    assert world.granules("granted") == 0 or isinstance(made.error, DriverError | Quarantined)
+    if made.error is None:  # a handle that the driver keeps is the device's loss, not the client's
+        assert world.granules("quarantine") == made.failed_calls.count("release")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_that_fails_at_any_call_leaves_books_that_sum(
+    open_world: OpenWorld, verb: Callable[[World, SequenceMemory], None], layout: Layout
+) -> None:
+    for failing_call in itertools.count(1):
+        made = attempt(open_world(Sizes(pool=0)), verb, failing(failing_call), layout)
+        assert_consistent(made)
+        if not made.failed_calls:
+            assert made.error is None
+            break
+    assert failing_call > len({call.name for call in made.calls})
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_whose_undo_fails_too_at_any_call_leaves_books_that_sum(
+    open_world: OpenWorld, verb: Callable[[World, SequenceMemory], None]
+) -> None:
+    for first, second in itertools.product(range(1, 40), range(1, 6)):
+        made = attempt(open_world(Sizes(pool=0)), verb, failing_then(first, second), Layout.SEQ_MAJOR)
+        assert_consistent(made)
+        if not made.failed_calls:
+            break
+    assert first > 1
+
+
+@pytest.mark.parametrize(
+    "broken", [*sorted(DEVICE_CALLS | CLIENT_CALLS), "set_access unmap", "map unmap", "map release"]
+)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_leaves_books_that_sum_where_a_call_fails_for_ever(
+    open_world: OpenWorld, verb: Callable[[World, SequenceMemory], None], broken: str
+) -> None:
+    made = attempt(open_world(Sizes(pool=0)), verb, failing_every(*broken.split()), Layout.SEQ_MAJOR)
+    assert_consistent(made)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_commit_that_fails_at_any_call_keeps_address_bytes_and_place_and_works_when_tried_again(
+    open_world: OpenWorld, layout: Layout
+) -> None:
+    for failing_call in itertools.count(1):
+        world = open_world()
+        memory = world.grown(FIRST, layout=layout)
+        before, content, address, windows = picture(world.device), digest(memory), memory.address, memory.windows
+        world.driver.follow(failing(failing_call))
+        try:
+            grow(world, memory)
+        except DriverError:
+            world.healed()
+        else:
+            break
+        assert picture(world.device).claims() == before.claims()
+        assert (digest(memory), memory.address, memory.windows) == (content, address, windows)
+        grow(world, memory)
+        assert memory.tokens >= MORE
+    assert failing_call > 5
+
+
+def test_the_third_create_fails_the_earlier_are_undone_newest_first_and_the_grant_is_held_again(world: World) -> None:
+    memory = world.grown(FIRST)
+    grant = memory.grant(MORE)
+    before = picture(world.device)
+    world.driver.follow(failing_named("create", 3))
+    with pytest.raises(DriverError, match="create"):
+        memory.commit(MORE, grant)
+    calls = world.healed()
+    assert names(calls) == ["create", "create", "create", "release", "release"]
+    assert picture(world.device) == before
+    assert world.granules("granted") == 4
+    memory.commit(MORE, grant)  # the very same grant
+    assert world.granules("requests") == 5
+
+
+def test_the_clients_half_fails_its_windows_come_back_free_and_the_grant_stays_spent(world: World) -> None:
+    memory = world.grown(FIRST)
+    grant = memory.grant(MORE)
+    before = picture(world.device)
+    world.driver.follow(failing_named("map", 3))
+    with pytest.raises(DriverError, match="map"):
+        memory.commit(MORE, grant)
+    calls = world.healed()
+    assert [name for name in names(calls) if name in CLIENT_CALLS] == ["map", "map", "map", "unmap"]
+    assert (world.granules("free"), world.granules("granted"), world.granules("requests")) == (63, 0, 1)
+    assert picture(world.device).mappings == before.mappings
+    with pytest.raises(GrantRefused, match="spent"):
+        memory.commit(MORE, grant)
+
+
+def test_an_undo_that_fails_leaves_the_windows_mapped_listed_quarantined_and_charged(world: World) -> None:
+    memory = world.grown(FIRST)
+    content = digest(memory)
+    world.driver.follow(failing_every("set_access", "unmap"))
+    with pytest.raises(Quarantined) as caught:
+        memory.commit(MORE, memory.grant(MORE))
+    world.healed()
+    assert sum(piece.size_bytes for piece in caught.value.residue) == 4 * GRANULE
+    assert (world.granules("requests"), world.granules("quarantine"), world.granules("free")) == (1, 4, 59)
+    assert memory.committed_bytes == 5 * GRANULE
+    assert sum(run.count for run in memory.range.mapped_runs()) == 5
+    assert digest(memory) == content
+    with pytest.raises(NotAllowed, match="no more commits"):
+        memory.commit(MORE, memory.grant(MORE))
+
+
+def test_a_memory_in_quarantine_still_gives_back_all_that_is_its_own(world: World) -> None:
+    memory = world.grown(FIRST)
+    world.driver.follow(failing_every("set_access", "unmap"))
+    with pytest.raises(Quarantined):
+        memory.commit(MORE, memory.grant(MORE))
+    world.healed()
+    memory.close()  # everything can be unmapped by now; the device does not take that back
+    assert memory.committed_bytes == 0
+    assert (world.granules("requests"), world.granules("quarantine"), world.granules("free")) == (0, 4, 60)
+    assert world.device.statistics().open_requests == 0
+
+
+def test_a_create_whose_undo_fails_charges_what_was_lost_and_leaves_the_memory_usable(world: World) -> None:
+    memory = world.grown(FIRST)
+    grant = memory.grant(MORE)
+    world.driver.follow(lambda name, before: (name == "create" and len(before) == 2) or name == "release")
+    with pytest.raises(Quarantined):
+        memory.commit(MORE, grant)
+    world.healed()
+    assert (world.granules("granted"), world.granules("quarantine"), world.granules("requests")) == (2, 2, 1)
+    with pytest.raises(GrantRefused, match="too-small"):
+        memory.commit(MORE, grant)
+    memory.commit(MORE, memory.grant(MORE))
+    assert world.granules("requests") == 5
+
+
+def test_a_close_that_cannot_wait_frees_nothing_warns_once_and_stays_charged(world: World) -> None:
+    memory = world.grown(48)
+    mapped = picture(world.device).mappings
+    world.driver.follow(failing_every("synchronize"))
+    with pytest.warns(LeakedOnPurpose) as caught, pytest.raises(Quarantined):
+        memory.close()
+    assert [str(warning.message) for warning in caught if f"({3 * GRANULE} bytes)" in str(warning.message)]
+    assert len(caught) == 1
+    assert set(names(world.healed())) == {"synchronize"}
+    assert picture(world.device).mappings == mapped
+    assert (world.granules("quarantine"), world.granules("free")) == (3, 61)
+    assert world.device.statistics().open_requests == 0
+    memory.close()
+    assert world.granules("quarantine") == 3
+
+
+def test_a_close_that_could_not_wait_once_does_not_free_on_hope_at_the_second_call(world: World) -> None:
+    memory = world.grown(48)
+    world.driver.follow(failing(1))
+    with pytest.warns(LeakedOnPurpose), pytest.raises(Quarantined):
+        memory.close()
+    assert names(world.healed()) == ["synchronize"]
+
+
+def test_a_release_that_cannot_wait_says_so_and_quarantines_every_window(world: World) -> None:
+    memory = world.grown(48)
+    world.driver.follow(failing_every("synchronize"))
+    with pytest.raises(Quarantined) as caught:
+        memory.release()
+    assert sum(piece.size_bytes for piece in caught.value.residue) == 3 * GRANULE
+    assert isinstance(caught.value.__cause__, DriverError)
+    world.healed()
+    assert (world.granules("quarantine"), world.granules("requests")) == (3, 0)
+    assert (memory.tokens, memory.committed_bytes) == (0, 3 * GRANULE)
+    memory.close()
+    assert (memory.committed_bytes, world.granules("quarantine")) == (0, 3)
+
+
+def test_a_release_that_fails_in_one_fragment_gives_the_others_back(world: World) -> None:
+    memory = world.grown(48, layout=Layout.SEQ_MAJOR)  # four fragments of one window
+    world.driver.follow(failing_named("unmap", 2))
+    with pytest.raises(Quarantined):
+        memory.release()
+    world.healed()
+    assert (world.granules("quarantine"), world.granules("requests"), world.granules("free")) == (1, 0, 63)
+    with pytest.raises(NotAllowed):
+        memory.commit(16, memory.grant(16))
+    memory.release()  # nothing more to say
+    memory.close()
+    assert world.granules("quarantine") == 1
+
+
+def test_an_address_that_could_not_be_freed_is_freed_by_the_next_close(world: World) -> None:
+    memory = world.grown(48)
+    world.driver.follow(failing_every("free_address"))
+    with pytest.raises(DriverError, match="free_address"):
+        memory.close()
+    with pytest.raises(DriverError, match="free_address"):
+        memory.close()
+    world.healed()
+    assert_nothing_lost(world.device)
+    memory.close()
+    assert names(world.driver.log())[-1] == "free_address"
+    memory.close()
+    assert names(world.driver.log())[-2:] != ["free_address", "free_address"]
+
+
+def test_a_handle_that_cannot_be_released_is_charged_for_good_and_shrinks_what_ever_fits(
+    open_world: OpenWorld,
+) -> None:
+    world = open_world(Sizes(pool=0))
+    memory = world.grown(48)
+    world.driver.follow(failing_every("release"))
+    memory.release()
+    world.healed()
+    assert (world.granules("quarantine"), world.granules("free")) == (3, 61)
+    memory.close()
+    assert world.granules("quarantine") == 3
+    with pytest.raises(KvClusterError, match="capacity is 249856"):
+        world.open(62 * 16).grant(16)
+
+
+def test_closing_the_device_charges_what_its_pool_could_not_release(world: World) -> None:
+    world.grown(48).close()
+    assert world.handles("pooled") == 3
+    world.driver.follow(failing_every("release"))
+    world.service.close()
+    world.healed()
+    assert (world.granules("quarantine"), world.handles("pooled")) == (3, 0)
+
+
+def test_one_requests_failure_in_a_frame_touches_no_other_request(world: World) -> None:
+    first, second, third = (world.grown(FIRST) for _ in range(3))
+    world.driver.follow(failing_named("map", 5))  # the first of the second request's
+    outcomes = world.device.port.submit([Grow(first, MORE), Grow(second, MORE), Grow(third, MORE)]).settle()
+    world.healed()
+    assert [type(outcome.error) for outcome in outcomes] == [type(None), DriverError, type(None)]
+    assert [memory.tokens for memory in (first, second, third)] == [80, 16, 80]
+    assert world.granules("requests") == 11
+
+
+def test_give_back_and_growth_share_a_frame_and_one_failure_leaves_the_other_done(world: World) -> None:
+    leaving, shedding, growing = (world.grown(FIRST) for _ in range(3))
+    world.driver.follow(failing_named("unmap", 1))
+    outcomes = world.device.port.submit([End(leaving), Shed(shedding), Grow(growing, MORE)]).settle()
+    world.healed()
+    assert [type(outcome.error) for outcome in outcomes] == [Quarantined, type(None), type(None)]
+    assert (world.granules("quarantine"), world.granules("requests")) == (1, 5)
+
+
+POINTS = ["device.commit.planned", "device.commit.taken", "device.commit.charged"]
+CLIENT_POINTS = ["client.commit.mapped", "client.commit.accessible"]
+
+
+@pytest.mark.parametrize("point", [*POINTS, *CLIENT_POINTS])
+def test_a_commit_that_stops_at_a_failpoint_of_its_transaction_changes_nobodys_claims(world: World, point: str) -> None:
+    memory = world.grown(FIRST)
+    grant = memory.grant(MORE)
+    before, content = picture(world.device), digest(memory)
+    with armed(f"{point}=raise"), pytest.raises(DriverError):
+        memory.commit(MORE, grant)
+    after = picture(world.device)
+    assert (after.mappings, digest(memory)) == (before.mappings, content)
+    assert world.granules("granted") == (4 if point in POINTS else 0)
+    memory.commit(MORE, grant if point in POINTS else memory.grant(MORE))
+    assert memory.tokens == MORE
+
+
+class Deaf:
+    """A transport whose redemptions fail as often as it is told; everything else goes through."""
+
+    def __init__(self, inner: Transport, failures: int) -> None:
+        self._inner = inner
+        self._failures = failures
+
+    def send(self, frame: bytes) -> PendingReply:
+        return self._inner.send(frame)
+
+    def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
+        self._failures -= 1
+        if self._failures >= 0:
+            raise LimitReached(limit="descriptors", need=4, free=0, remedy="close some")
+        return self._inner.redeem(seq)
+
+    def settled(self, handles: Sequence[PhysicalHandle]) -> None:
+        self._inner.settled(handles)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def test_a_redemption_that_fails_gives_the_windows_back(world: World) -> None:
+    local = world.device.open_port()
+    port = DevicePort(local.session, local.welcome, world.driver, Deaf(local.transport, failures=1))
+    memory = port.memory(SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, 256))
+    [outcome] = port.submit([Grow(memory, MORE)]).settle()
+    assert isinstance(outcome.error, LimitReached)
+    assert_nothing_lost_but_open(world)
+    [outcome] = port.submit([Grow(memory, MORE)]).settle()
+    assert outcome.error is None
+    assert (memory.tokens, world.granules("requests"), port.traffic.redemptions) == (80, 5, 1)
+
+
+def assert_nothing_lost_but_open(world: World) -> None:
+    assert (world.granules("requests"), world.granules("free"), world.granules("quarantine")) == (0, 64, 0)
