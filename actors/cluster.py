@@ -2,15 +2,18 @@
 
 With RAY_ADDRESS set (or an address given) the running cluster is joined: only this job's workers and sessions end
 with it, and a device that nobody uses leaves by itself. Otherwise a cluster of this process is started, and stopped
-with everything in it.
+with everything in it: with as many CPUs as the job has actors, because Ray starts an idle process for each, and
+these become our actors at once.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import ray
 
@@ -18,6 +21,12 @@ from actors.devices import NAMESPACE, find_device
 from actors.workers import RayWorkers
 from kvcluster.config import ConfigError, Settings
 from kvcluster.engine.pretrained import model_folder
+from kvcluster.units import MIB
+
+JOIN_TIMEOUT_S = 5.0
+OBJECT_STORE_BYTES = 128 * MIB  # prompts and texts pass through it, and no memory of ours
+
+_QUIET: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
 
 
 @contextmanager
@@ -35,10 +44,12 @@ def open_cluster(
     with ExitStack() as opened:
         _start_ray(address or os.environ.get("RAY_ADDRESS"), settings, opened)
         node_id = ray.get_runtime_context().get_node_id()
-        devices = [find_device(name, node_id, settings) for name in settings.device_names]
-        workers = RayWorkers(settings, folder, env=worker_env or {})
+        _check_cpus(node_id, settings)
+        for name in settings.device_names:
+            find_device(name, node_id, settings)
+        workers = RayWorkers(settings, folder, node_id, env=worker_env or {})
         opened.callback(workers.stop)
-        workers.start(devices)
+        workers.start()
         yield workers
 
 
@@ -46,14 +57,52 @@ def _start_ray(address: str | None, settings: Settings, opened: ExitStack) -> No
     """Join the cluster at `address`, or start one of our own; leaving `opened` undoes it."""
     if ray.is_initialized():  # the caller's own connection: it stays
         return
-    quiet = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
-    if address:
-        try:
-            ray.init(address=address, **quiet)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            raise ConfigError(f"no Ray cluster answers at {address!r}: start it, or unset RAY_ADDRESS") from error
-    else:
-        workers = len(settings.device_names) * settings.workers_per_device
-        cpus = max(workers, os.cpu_count() or 1)
-        ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)
     opened.callback(ray.shutdown)
+    if address and address != "local":
+        _join(address)
+    else:
+        devices = len(settings.device_names)
+        cpus = devices + devices * settings.workers_per_device
+        ray.init(
+            address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **_QUIET
+        )
+
+
+def _join(address: str) -> None:
+    try:
+        _check_listening(address)
+        ray.init(address=address, **_QUIET)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"no Ray cluster answers at {address!r}: start it, or unset RAY_ADDRESS") from error
+
+
+def _check_listening(address: str) -> None:
+    """Ray itself tries for minutes, deaf to signals, where nobody listens, and says so in its own words.
+
+    Raises:
+        OSError: nobody listens there.
+        ValueError: not HOST:PORT, and not "auto", which Ray looks up by itself.
+    """
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise ValueError(f"{address!r} is not HOST:PORT")
+    host = ray.util.get_node_ip_address() if host in ("localhost", "127.0.0.1") else host  # as Ray does
+    socket.create_connection((host, int(port)), timeout=JOIN_TIMEOUT_S).close()
+
+
+def _check_cpus(node_id: str, settings: Settings) -> None:
+    """Each worker takes a CPU of this node; one that never gets it would be waited for in vain.
+
+    Raises:
+        ConfigError: the node has fewer than there are workers.
+    """
+    workers = len(settings.device_names) * settings.workers_per_device
+    [node] = [node for node in ray.nodes() if node["NodeID"] == node_id]
+    cpus = int(node["Resources"].get("CPU", 0))
+    if cpus < workers:
+        raise ConfigError(
+            f"{workers} workers take a CPU each, and Ray has {cpus} on this node: name fewer devices or "
+            f"workers_per_device, or start Ray with more (ray start --num-cpus)"
+        )

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import ray
 
@@ -62,7 +62,7 @@ class DeviceActor:
         self._server: AttachServer = open_attach_server(spec.settings.name, self._service)
         self._closing = threading.Event()
         for work in (self._server.serve, self._leave_when_idle):
-            threading.Thread(target=_or_die, args=(work,), name=work.__name__, daemon=True).start()
+            threading.Thread(target=_run_or_die, args=(work,), name=work.__name__, daemon=True).start()
 
     def address(self) -> DeviceAddress:
         memory = self._spec.settings.memory
@@ -80,7 +80,7 @@ class DeviceActor:
         return self._service.audit()
 
     def close(self) -> None:
-        """Give everything back. The actor is of no use afterwards; whoever calls this kills it next."""
+        """Give back what no client has. The actor is of no use afterwards; whoever calls this kills it next."""
         self._closing.set()
         self._server.close()
         self._service.close()
@@ -94,10 +94,22 @@ class DeviceActor:
 
 
 def _or_die(work: Callable[[], T]) -> T:
-    """Run `work`; a broken invariant, and any error on a thread that nobody waits for, ends this process."""
+    """Run `work`; a broken invariant ends this process. What a caller did wrong is the caller's error."""
     try:
         return work()
     except InvariantBroken:
-        traceback.print_exc(file=sys.stderr)
-        sys.stderr.flush()
-        os._exit(1)
+        _die()
+
+
+def _run_or_die(work: Callable[[], None]) -> None:
+    """The whole of a thread. Nobody waits for it, so that any error would leave half a device: it ends the process."""
+    try:
+        work()
+    except BaseException:  # noqa: BLE001 - the actor boundary
+        _die()
+
+
+def _die() -> NoReturn:
+    traceback.print_exc(file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.device import DeviceActor, DeviceAddress, DeviceSpec
@@ -62,19 +62,40 @@ def find_device(name: str, node_id: str, settings: Settings, *, env: dict[str, s
         actor = _create(spec, env or {})
         try:
             address: DeviceAddress = ray.get(actor.address.remote(), timeout=START_TIMEOUT_S)
-        except RayActorError as error:  # it was leaving when we found it
-            reason = str(error).splitlines()[0]
         except GetTimeoutError:
-            raise DeviceUnreachable(device=name, reason=f"it did not start within {START_TIMEOUT_S:.0f} s") from None
+            raise DeviceUnreachable(device=name, reason=f"no answer within {START_TIMEOUT_S:.0f} s") from None
+        except RayActorError as error:  # it was leaving when we found it
+            reason = first_line(error)
+        except RayError as error:
+            raise DeviceUnreachable(device=name, reason=first_line(error)) from None
         else:
             _check_same(name, address, settings)
             return Device(name, node_id, actor, address)
     raise DeviceUnreachable(device=name, reason=reason)
 
 
+def actor_name(name: str, node_id: str) -> str:
+    return f"device/{node_id}/{name}"
+
+
+def living_device(name: str, node_id: str) -> Any | None:
+    """The actor of the device on that node, if there is one now."""
+    try:
+        return ray.get_actor(actor_name(name, node_id), namespace=NAMESPACE)
+    except ValueError:
+        return None
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, without Ray's report around it."""
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return lines[0] if lines else type(cause).__name__
+
+
 def _create(spec: DeviceSpec, env: dict[str, str]) -> Any:
     options = {
-        "name": f"device/{spec.node_id}/{spec.settings.name}",
+        "name": actor_name(spec.settings.name, spec.node_id),
         "namespace": NAMESPACE,
         "lifetime": "detached",
         "get_if_exists": True,

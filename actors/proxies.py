@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from actors.device import DeviceAddress
+from actors.devices import find_device, first_line
 from kvcluster.attach.client import AttachClient, open_attach_client
+from kvcluster.config import Settings
 from kvcluster.driver.host import open_host_driver
 from kvcluster.driver.protocol import Driver, PhysicalHandle
 from kvcluster.errors import DeviceUnreachable, DriverError
@@ -23,6 +25,7 @@ from kvcluster.ids import new_session
 from kvcluster.services.port import DevicePort
 
 HELLO_TIMEOUT_S = 10.0
+SESSION_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,10 @@ class _RayReply:
             data: bytes = ray.get(self.reference, timeout=timeout_s)
         except GetTimeoutError:
             raise DeviceUnreachable(device=self.device, reason=f"no reply within {timeout_s:.0f} s") from None
-        except RayActorError as error:
-            raise DeviceUnreachable(device=self.device, reason=str(error).splitlines()[0]) from None
+        except RayTaskError:  # what the device raised: BadFrame, or a bug
+            raise
+        except RayError as error:
+            raise DeviceUnreachable(device=self.device, reason=first_line(error)) from None
         return data
 
 
@@ -91,3 +96,19 @@ def open_port(actor: Any, address: DeviceAddress) -> DevicePort:
     attach = open_attach_client(address.attach, session, timeout_s=HELLO_TIMEOUT_S)
     driver = open_host_driver(granule_bytes=address.granule_bytes, capacity_bytes=address.capacity_bytes)
     return DevicePort(session, attach.welcome, driver, ActorTransport(actor, attach, driver))
+
+
+def open_session(name: str, node_id: str, settings: Settings) -> DevicePort:
+    """A session of this process with the device `name`, which is made now where there is none.
+
+    Raises:
+        ConfigError, DeviceUnreachable: as `find_device`. Nothing stays open.
+    """
+    reason = ""
+    for _ in range(SESSION_ATTEMPTS):
+        device = find_device(name, node_id, settings)
+        try:
+            return open_port(device.actor, device.address)
+        except DeviceUnreachable as left:  # idle, between the two lines above
+            reason = left.reason
+    raise DeviceUnreachable(device=name, reason=reason)

@@ -10,13 +10,12 @@ import os
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from actors.device import DeviceAddress
-from actors.proxies import open_port
+from actors.proxies import open_session
 from kvcluster.config import Settings
 from kvcluster.driver.limits import descriptor_room, mapping_room
 from kvcluster.engine.architecture import geometry_of
@@ -27,6 +26,7 @@ from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.residency import Shape
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
 from kvcluster.services.memory_check import check_memory
+from kvcluster.services.port import DevicePort
 from kvcluster.services.request import RequestService, RequestStatistics, open_request_service
 from kvcluster.services.request.settings import request_settings
 
@@ -37,29 +37,29 @@ Outcomes = list[tuple[int, Completion | Refused]]
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """A worker of a job: which model, with which settings, at which device."""
+    """A worker of a job: which model, with which settings, at which device of which node."""
 
     model_folder: str
     settings: Settings
     device: str
-    address: DeviceAddress
+    node_id: str
 
 
 class RequestActor:
     """Made and fed by `actors.workers`. `open` comes first and once; the rest may be called from any thread."""
 
-    def __init__(self, spec: WorkerSpec, device: Any) -> None:
+    def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
-        self._device = device
         self._news = threading.Condition()
         self._outcomes: Outcomes = []
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
+        self._loop = threading.Thread(target=self._run, name="request-loop", daemon=True)
+        self._port: DevicePort
         self._service: RequestService
-        self._loop: threading.Thread
 
     def open(self) -> int:
-        """Load the model, say hello to the device, start the loop. Returns this process's id.
+        """Say hello to the device (which stays from then on), load the model, start the loop. Returns the process id.
 
         Raises:
             ModelNotFound, UnsupportedModel, ConfigError: the model, or memory of this size, cannot be used here.
@@ -70,18 +70,23 @@ class RequestActor:
         geometry = geometry_of(open_config(spec.model_folder), dtype)
         shape = Shape.of(geometry, Layout(settings.layout), settings.granule_bytes)
         check_memory(settings, shape, descriptor_room(), mapping_room())
-        model = open_model(spec.model_folder, dtype=dtype, threads=settings.worker_threads)
-        tokenizer = open_tokenizer(spec.model_folder)
-        port = open_port(self._device, spec.address)
-        self._service = open_request_service(model, tokenizer, port, request_settings(settings))
-        self._loop = threading.Thread(target=self._run, name="request-loop", daemon=True)
+        with ExitStack() as undo:
+            self._port = open_session(spec.device, spec.node_id, settings)
+            undo.callback(self._port.close)
+            model = open_model(spec.model_folder, dtype=dtype, threads=settings.worker_threads)
+            tokenizer = open_tokenizer(spec.model_folder)
+            undo.pop_all()
+        self._service = open_request_service(model, tokenizer, self._port, request_settings(settings))
         self._loop.start()
         return os.getpid()
 
     def submit(self, items: Sequence[tuple[int, CompletionRequest]]) -> None:
-        """Queue requests, each under its caller's key."""
-        for key, request in items:
-            self._service.submit(key, request)
+        """Queue requests, each under its caller's key. A key that is under way fails the actor: nobody hears us."""
+        try:
+            for key, request in items:
+                self._service.submit(key, request)
+        except ValueError as failure:
+            self._fail(failure)
 
     def collect(self, timeout_s: float) -> Outcomes:
         """What finished since the last call; waits for the first up to `timeout_s`.
@@ -103,7 +108,8 @@ class RequestActor:
     def stop(self) -> None:
         """End the loop at its next step and give all memory back. Requests without an outcome are dropped."""
         self._stopping.set()
-        self._loop.join()
+        if self._loop.ident is not None:  # it was started
+            self._loop.join()
 
     def _run(self) -> None:
         try:
@@ -116,12 +122,18 @@ class RequestActor:
             traceback.print_exc()
             os._exit(1)
         except BaseException as failure:  # noqa: BLE001 - the actor boundary: whoever collects hears of it
-            with self._news:
-                self._failure = failure
-                self._news.notify_all()
+            self._publish()
+            self._fail(failure)
+        finally:
+            self._port.close()
 
     def _publish(self) -> None:
         if outcomes := self._service.finished():
             with self._news:
                 self._outcomes += outcomes
                 self._news.notify_all()
+
+    def _fail(self, failure: BaseException) -> None:
+        with self._news:
+            self._failure = failure
+            self._news.notify_all()

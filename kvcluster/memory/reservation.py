@@ -107,10 +107,6 @@ class Reservation:
         """Every window that has memory."""
         return runs_of(self._handles)
 
-    def handles(self) -> tuple[Handle, ...]:
-        """The handles of all windows."""
-        return tuple(self._handles.values())
-
     def quarantine(self) -> None:
         """Windows of it could not be taken back: no more commits."""
         self._move(ReservationState.QUARANTINED)

@@ -33,13 +33,17 @@ from kvcluster.wire.faults import fault_of
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """`epoch` is the incarnation's own number; `lease_s` and `heartbeat_s` are told to clients."""
+    """`epoch` is the incarnation's own number; `lease_s` and `heartbeat_s` are told to clients.
+
+    `most_runs` is how many runs of windows one reply names, so that it fits into a frame.
+    """
 
     name: str
     memory: MemorySettings
     epoch: int = 1
     lease_s: float = 30.0
     heartbeat_s: float = 5.0
+    most_runs: int = MOST_RUNS
 
 
 class DeviceService:
@@ -88,7 +92,7 @@ class DeviceService:
         session = self._sessions[frame.session]
         handed: list[Handle] = []
         results: list[wire.GroupResult] = []
-        runs_left = MOST_RUNS
+        runs_left = self._settings.most_runs
         for group in groups(frame):
             result, work = self._operations.perform(frame.session, group, runs_left=runs_left)
             results.append(result)
@@ -173,8 +177,8 @@ class DeviceService:
         session = self._sessions.get(name)
         if session is None or session.state is not SessionState.LIVE:
             return
-        session.move(SessionState.ORPHANED)
-        session.void(self._memory.orphan(name))
+        session.orphan()
+        self._memory.orphan(name)
         if not self._memory.held_by(name):
             del self._sessions[name]
             self._idle_since = self._clock()

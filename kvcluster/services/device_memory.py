@@ -147,13 +147,10 @@ class DeviceMemory:
 
     # --- the end of a client --------------------------------------------------------------------------------------
 
-    def orphan(self, session: str) -> list[Handle]:
-        """The session's connection ended: its grants return, its windows are quarantined. Returns their handles."""
-        mine = [r for r in self.reservations.values() if r.request.session == session]
-        handles = [handle for reservation in mine for handle in reservation.handles()]
-        for reservation in mine:
+    def orphan(self, session: str) -> None:
+        """The session's connection ended: its grants return, its windows are quarantined."""
+        for reservation in [r for r in self.reservations.values() if r.request.session == session]:
             self._end(reservation)
-        return handles
 
     def process_gone(self, session: str) -> None:
         """The session's process is dead: what it had is free."""

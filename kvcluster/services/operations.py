@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from kvcluster.errors import KvClusterError, NotAllowed
 from kvcluster.geometry.residency import GroupShape
 from kvcluster.ids import GrantId, RequestId
-from kvcluster.services.asks import MOST_RUNS, window_runs, wire_runs
+from kvcluster.services.asks import window_runs, wire_runs
 from kvcluster.services.device_memory import DeviceMemory
 from kvcluster.services.work import Work
 from kvcluster.wire import messages as wire
@@ -89,7 +89,9 @@ def _check(ops: Sequence[wire.Operation]) -> None:
 
 def _check_room(answers: Sequence[wire.Answer], runs_left: int) -> None:
     if runs_of_answers(answers) > runs_left:
-        raise NotAllowed(reason=f"a reply names at most {MOST_RUNS} runs of windows: ask for less in one frame")
+        raise NotAllowed(
+            reason=f"the frame's reply has room for {runs_left} more runs of windows: ask in another frame"
+        )
 
 
 def runs_of_answers(answers: Sequence[wire.Answer]) -> int:

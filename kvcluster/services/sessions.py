@@ -46,6 +46,12 @@ class Session:
         """Raises InvariantBroken where `SESSION_MOVES` does not have it."""
         self.state = moved(self.state, to, SESSION_MOVES)
 
+    def orphan(self) -> None:
+        """Its connection ended: nobody will ask for its replies or redeem its tickets."""
+        self.move(SessionState.ORPHANED)
+        self._replies.clear()
+        self._tickets.clear()
+
     def answered(self, seq: int, ack: int) -> bytes | None:
         """The stored reply to frame `seq`; None if it is new and is to be executed.
 

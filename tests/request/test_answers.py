@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
 from kvcluster.services.completion import Completion, CompletionRequest
 from tests.request.conftest import PROMPTS
@@ -41,14 +43,10 @@ def test_a_stop_string_that_never_comes_changes_nothing(worlds: Worlds, greedy: 
     assert answer(worlds(granules=40), request) == Completion(whole, "length", len(PROMPT), 30)
 
 
-def test_the_end_token_ends_the_text_unless_it_is_ignored(
-    tokenizer: Tokenizer, greedy: Greedy, model: object
-) -> None:
-    from dataclasses import replace
-
+def test_the_end_token_ends_the_text_unless_it_is_ignored(tokenizer: Tokenizer, greedy: Greedy, model: Model) -> None:
     tokens = greedy(PROMPT, 30)
     at = next(i for i in range(5, 30) if tokens[i] not in tokens[:i])
-    ending = replace(model, eos_ids=frozenset({tokens[at]}))  # type: ignore[type-var]
+    ending = replace(model, eos_ids=frozenset({tokens[at]}))
     world = World(ending, tokenizer, granules=40)
     said = answer(world, CompletionRequest(PROMPT, max_tokens=30, temperature=0))
     assert said == Completion(tokenizer.decode(tokens[:at]), "stop", len(PROMPT), at + 1)
@@ -78,7 +76,6 @@ def test_a_seed_says_the_same_alone_in_company_and_after_preemption(worlds: Worl
 
 def test_without_a_seed_two_equal_requests_draw_different_texts(worlds: Worlds) -> None:
     request = CompletionRequest(PROMPT, max_tokens=30, temperature=1.0, ignore_eos=True)
-    first, second = worlds(granules=60).run(worlds(granules=60).open(), {}), None
     world = worlds(granules=60)
     first, second = answer(world, request), answer(world, request)
     assert first.text != second.text

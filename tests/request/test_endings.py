@@ -98,8 +98,7 @@ def test_an_error_of_the_model_comes_out_of_step_and_close_still_frees_all(model
     service = world.open()
     service.submit(0, long_request(0))
     with pytest.raises(Broken):
-        for _ in range(30):
-            service.step()
+        world.finish([service])
     world.close()
 
 

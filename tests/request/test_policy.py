@@ -13,10 +13,9 @@ from kvcluster.engine.batch import Slice
 from kvcluster.engine.tokenizer import Tokenizer
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.services.completion import CompletionRequest
-from kvcluster.services.request import RequestService, RequestStatistics
+from kvcluster.services.request import RequestStatistics
 from kvcluster.units import KIB
 from tests.request.world import World
-
 
 LLAMA_31M = KvGeometry.uniform(layers=8, kv_heads=2, head_dim=64, element_bytes=4)
 

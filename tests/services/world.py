@@ -12,9 +12,10 @@ from kvcluster.errors import KvClusterError
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.ids import new_session
-from kvcluster.services.device import DeviceService
+from kvcluster.services.asks import MOST_RUNS
+from kvcluster.services.device import DeviceService, DeviceSettings
 from kvcluster.services.device_memory import MemorySettings
-from kvcluster.services.local import LocalDevice, open_local_device
+from kvcluster.services.local import LocalDevice
 from kvcluster.services.sequence import SequenceMemory
 from kvcluster.testing.clock import ManualClock
 from kvcluster.testing.faulty_driver import Call, FaultyDriver, never
@@ -37,6 +38,7 @@ class Sizes:
     pool: int = 4
     granule_bytes: int = GRANULE
     limits: Limits = field(default_factory=Limits)
+    most_runs: int = MOST_RUNS  # not granules
 
 
 class World:
@@ -49,7 +51,8 @@ class World:
         self._tidy = TidyDriver(granule_bytes=granule_bytes, capacity_bytes=capacity_bytes)
         self.driver = FaultyDriver(self._tidy)
         settings = MemorySettings(capacity_bytes, granule_bytes, sizes.pool * granule_bytes, sizes.limits)
-        self.device: LocalDevice = open_local_device(self.driver, settings, clock=self.clock)
+        service_settings = DeviceSettings("host", settings, most_runs=sizes.most_runs)
+        self.device = LocalDevice(self.driver, DeviceService(self.driver, service_settings, clock=self.clock))
 
     @property
     def service(self) -> DeviceService:
@@ -164,10 +167,10 @@ def fill(memory: SequenceMemory) -> None:
         ctypes.memmove(address, bytes(i * 7 % 251 for i in range(size_bytes)), size_bytes)
 
 
-def digest(memory: SequenceMemory) -> str:
-    """A hash of every byte of the committed windows."""
+def digest(memory: SequenceMemory, only: list[tuple[int, int]] | None = None) -> str:
+    """A hash of every byte of the committed windows, or `only` of these pieces."""
     found = hashlib.sha256()
-    for address, size_bytes in pieces(memory):
+    for address, size_bytes in pieces(memory) if only is None else only:
         found.update(ctypes.string_at(address, size_bytes))
     return found.hexdigest()
 

@@ -109,9 +109,9 @@ class Answers:
     def _refused(self, generation: Generation, refusal: OutOfBudget) -> None:
         self._shared.tally.refusals += 1
         again_at = self._clock() + refusal.retry_after_s
-        held_bytes = generation.memory.committed_bytes if generation.memory else 0
-        if held_bytes + refusal.need > self._shared.usable_bytes:
-            self.answer(generation, Refused(UNAVAILABLE, DEVICE_FAILED, self._lost(held_bytes + refusal.need)))
+        need_bytes = generation.committed_bytes + refusal.need
+        if need_bytes > self._shared.usable_bytes:
+            self.answer(generation, Refused(UNAVAILABLE, DEVICE_FAILED, self._lost(need_bytes)))
         elif generation.phase is Phase.WAITING:
             if generation is self._shared.roster.waiting[0]:
                 self._shared.admit_again_at = again_at

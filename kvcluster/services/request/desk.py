@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from kvcluster.errors import LimitReached
+from kvcluster.errors import DriverError, LimitReached
 from kvcluster.geometry.residency import Shape
 from kvcluster.services.asks import Ask, End, Grow, Shed
 from kvcluster.services.pending import PendingAsks
@@ -139,7 +139,7 @@ class MemoryDesk:
         spec = SequenceSpec(shared.geometry, shared.settings.layout, generation.order.total_tokens)
         try:
             memory = self._port.memory(spec)
-        except LimitReached as error:
+        except (LimitReached, DriverError) as error:
             self._answers.failed(generation, error)
             return None
         shared.own(generation, memory)

@@ -68,6 +68,7 @@ class Generation:
         self.finish_reason: str | None = None
         self.memory: SequenceMemory | None = None
         self.views: KvViews | None = None
+        self.committed_bytes = 0
         self.refusal: OutOfBudget | None = None  # of a growth that it cannot do without
         self.ask_again_at = float("-inf")
         self.preempted_in_vain = False
@@ -105,6 +106,7 @@ class Generation:
         """Its memory has more windows than before."""
         assert self.memory is not None
         self.views = self.memory.views(dtype)
+        self.committed_bytes = self.memory.committed_bytes
         self.refusal = None
         self.preempted_in_vain = False
         self.tries = 0
@@ -113,6 +115,7 @@ class Generation:
         """Its windows are gone, or on their way; what is held must be computed again."""
         self.held = 0
         self.views = None
+        self.committed_bytes = 0
         self.refusal = None
         self.preempted_in_vain = False
 

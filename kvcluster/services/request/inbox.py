@@ -60,11 +60,6 @@ class Inbox:
         with self._changed:
             self._changed.wait_for(lambda: bool(self._news), timeout_s)
 
-    @property
-    def unread(self) -> bool:
-        with self._changed:
-            return bool(self._news)
-
     def _tell(self, news: News) -> None:
         self._news.append(news)
         self._changed.notify_all()

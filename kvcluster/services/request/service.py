@@ -61,6 +61,7 @@ class RequestService:
         self._shared = shared
         self._port = port
         self._clock = clock
+        self._token_bytes = model.geometry.token_bytes
         self._inbox = Inbox()
         self._finished: list[tuple[int, Completion | Refused]] = []
         self._statistics = RequestStatistics()
@@ -185,10 +186,12 @@ class RequestService:
         self._inbox.over(generation.order.key)
 
     def _count_step(self) -> None:
-        roster, token_bytes = self._shared.roster, self._model.geometry.token_bytes
-        memories = [generation.memory for generation in roster.all() if generation.memory is not None]
-        live_bytes = token_bytes * sum(generation.held for generation in roster.running)
-        self._shared.tally.stepped(memories, live_bytes)
+        running = self._shared.roster.running
+        self._shared.tally.stepped(
+            reserved_bytes=self._shared.reserved_bytes,
+            committed_bytes=sum(generation.committed_bytes for generation in running),
+            live_bytes=self._token_bytes * sum(generation.held for generation in running),
+        )
 
     def _note(self) -> None:
         roster = self._shared.roster

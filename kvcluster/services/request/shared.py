@@ -24,6 +24,7 @@ class Shared:
     dtype: torch.dtype
     settings: RequestSettings
     capacity_bytes: int
+    reserved_bytes: int = 0  # address of the memories that have an owner
     lost_bytes: int = 0  # in quarantine until this process ends
     roster: Roster = field(default_factory=Roster)
     tally: Tally = field(default_factory=Tally)
@@ -38,10 +39,12 @@ class Shared:
     def own(self, generation: Generation, memory: SequenceMemory) -> None:
         generation.memory = memory
         self.owners[memory] = generation
+        self.reserved_bytes += memory.reserved_bytes
 
     def part(self, generation: Generation) -> None:
         """Its memory goes back with the next frame."""
         memory, generation.memory = generation.memory, None
         if memory is not None:
             del self.owners[memory]
+            self.reserved_bytes -= memory.reserved_bytes
             self.ending.append(memory)

@@ -6,11 +6,9 @@ the margin; live bytes are those of tokens whose K and V are written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvcluster.services.port import DevicePort
-from kvcluster.services.sequence import SequenceMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +61,13 @@ class Tally:
     peak_committed_bytes: int = 0
     peak_live_bytes: int = 0
 
-    def stepped(self, memories: Sequence[SequenceMemory], live_bytes: int) -> None:
-        """One model step was computed while `memories` were there, and `live_bytes` of them were written."""
-        committed_bytes = sum(memory.committed_bytes for memory in memories)
-        reserved_bytes = sum(memory.reserved_bytes for memory in memories)
+    def stepped(self, *, reserved_bytes: int, committed_bytes: int, live_bytes: int) -> None:
+        """One model step was computed while so much was reserved, committed and written."""
         self.steps += 1
         self.committed_byte_steps += committed_bytes
         self.live_byte_steps += live_bytes
-        self.peak_committed_bytes = max(self.peak_committed_bytes, committed_bytes)
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, reserved_bytes)
+        self.peak_committed_bytes = max(self.peak_committed_bytes, committed_bytes)
         self.peak_live_bytes = max(self.peak_live_bytes, live_bytes)
 
     def snapshot(self, port: DevicePort, *, waiting: int, running: int) -> RequestStatistics:

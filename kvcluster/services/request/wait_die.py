@@ -49,5 +49,5 @@ def _enough(younger: Sequence[Generation], missing_bytes: int) -> tuple[Generati
         if victims and missing_bytes <= 0:
             break
         victims.append(generation)
-        missing_bytes -= generation.memory.committed_bytes if generation.memory else 0
+        missing_bytes -= generation.committed_bytes
     return tuple(victims)

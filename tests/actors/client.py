@@ -1,0 +1,52 @@
+"""A process with a session of its own and no model: memory, a verb at a time. Runs as an actor."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any
+
+from actors.device import DeviceAddress
+from actors.proxies import open_port
+from kvcluster.geometry.layout import Layout
+from kvcluster.geometry.model import KvGeometry
+from kvcluster.services.sequence import SequenceMemory, SequenceSpec
+
+GEOMETRY = KvGeometry.uniform(layers=2, kv_heads=1, head_dim=16, element_bytes=4)
+TOKENS_A_GRANULE = 4096 // GEOMETRY.token_bytes
+
+
+class Client:
+    """One request at a time. Its token takes 256 bytes, so that a granule of 4 KiB holds 16."""
+
+    def __init__(self, actor: Any, address: DeviceAddress) -> None:
+        self._port = open_port(actor, address)
+        self._memory: SequenceMemory
+
+    def session(self) -> tuple[int, str]:
+        """This process's id, and the session's name."""
+        return os.getpid(), self._port.session
+
+    def commit(self, granules: int) -> int:
+        """A new request with so many granules, none of them written. Returns what it holds."""
+        self._memory = self._port.memory(SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, granules * TOKENS_A_GRANULE))
+        self._memory.commit(self._memory.spec.max_tokens, self._memory.grant(self._memory.spec.max_tokens))
+        return self._memory.committed_bytes
+
+    def release(self) -> None:
+        self._memory.release()
+
+    def fill(self, text: str) -> None:
+        """Write "text/number;" into each granule, over and over."""
+        for number in range(self._memory.committed_bytes // 4096):
+            content = f"{text}/{number};".encode()
+            ctypes.memmove(self._memory.address + number * 4096, content * (4096 // len(content)), 4096 - 32)
+
+    def starts(self) -> list[str]:
+        """What each granule begins with, up to the first ";"."""
+        places = range(self._memory.address, self._memory.address + self._memory.committed_bytes, 4096)
+        return [ctypes.string_at(place, 64).partition(b";")[0].decode() for place in places]
+
+    def hang_up(self) -> None:
+        """End the session's connection, and live on with everything mapped."""
+        self._port.transport.close()

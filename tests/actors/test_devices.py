@@ -1,0 +1,77 @@
+"""Device actors: found or made, one a name, gone when nobody uses them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import ray
+from ray.exceptions import RayActorError
+
+from actors.device import DeviceActor
+from actors.devices import actor_name, device_spec, find_device, living_device
+from kvcluster.config import ConfigError
+from kvcluster.errors import BadFrame
+from tests.actors.world import CAPACITY, TIMEOUT_S, World, audit, eventually, has_ended
+
+
+def test_eight_creators_at_once_get_one_device(world: World) -> None:
+    settings = world.settings()
+    together = threading.Barrier(8)
+
+    def create(_: int) -> int:
+        together.wait(TIMEOUT_S)
+        return world.device(settings).address.pid
+
+    with ThreadPoolExecutor(8) as creators:
+        assert len(set(creators.map(create, range(8)))) == 1
+
+
+def test_a_device_is_found_again_by_the_same_sizes_and_refused_with_others(world: World) -> None:
+    settings = world.settings()
+    device = world.device(settings)
+    assert world.device(settings).address == device.address
+    for other in ({"device_memory": "512KiB"}, {"granule": "8KiB"}):
+        with pytest.raises(ConfigError, match=f"device {device.name} is open on this cluster already, with 256.0 KiB"):
+            find_device(device.name, world.node_id, settings.model_copy(update=other))
+
+
+def test_a_device_without_sessions_leaves_and_the_next_to_ask_gets_a_new_one(world: World) -> None:
+    settings = world.settings(idle_exit_s=0.3)
+    first = world.device(settings)
+    assert has_ended(first.address.pid, TIMEOUT_S)
+    second = world.device(settings)
+    assert second.address.pid != first.address.pid
+    assert second.address.attach != first.address.attach
+
+
+def test_a_device_with_a_session_stays_and_leaves_after_the_last(world: World) -> None:
+    device = world.device(world.settings(idle_exit_s=0.3))
+    client = world.client(device)
+    ray.get(client.session.remote(), timeout=TIMEOUT_S)
+    assert not has_ended(device.address.pid, 1.5)
+    ray.kill(client)
+    assert has_ended(device.address.pid, TIMEOUT_S)
+
+
+def test_a_device_that_finds_itself_on_another_node_ends_for_good(world: World) -> None:
+    [name] = (settings := world.settings()).device_names
+    spec = replace(device_spec(name, world.node_id, settings), node_id="f" * 56)
+    options = {"name": actor_name(name, world.node_id), "lifetime": "detached", "num_cpus": 0}
+    actor = ray.remote(DeviceActor).options(**options).remote(spec)
+    with pytest.raises(RayActorError):
+        ray.get(actor.address.remote(), timeout=TIMEOUT_S)
+    eventually(lambda: living_device(name, world.node_id) is None, "its name is free again")
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\xc1", b"\x80", bytes(range(256)), b"\x81\xa1v\x02", b"\xdf\xff\xff\xff\xff"]
+)
+def test_bytes_that_are_no_frame_are_refused_and_the_device_goes_on(world: World, garbage: bytes) -> None:
+    device = world.device(world.settings())
+    with pytest.raises(BadFrame):
+        ray.get(device.actor.frame.remote(garbage), timeout=TIMEOUT_S)
+    figures = audit(device)
+    assert (figures.free_bytes, figures.frames) == (CAPACITY, 0)

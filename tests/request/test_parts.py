@@ -1,0 +1,132 @@
+"""The pure parts of the loop: what to ask for, what a refusal leads to, which states follow which."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvcluster.errors import InvariantBroken, OutOfBudget
+from kvcluster.geometry.residency import GroupShape, Shape
+from kvcluster.services.asks import End
+from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.request.frames import in_frames
+from kvcluster.services.request.generation import PHASE_MOVES, Phase
+from kvcluster.services.request.inbox import Cancelled, Inbox, Submitted
+from kvcluster.services.request.margin import admission_tokens, needed_tokens, topped_up_tokens
+from kvcluster.services.request.settings import RequestSettings
+from kvcluster.services.request.wait_die import GiveBack, Preempt, Wait, remedy
+from kvcluster.states import moved
+
+
+@dataclass(frozen=True)
+class HeldMemory:
+    committed_bytes: int
+    fragments: int = 1
+
+
+@dataclass(frozen=True)
+class Runner:
+    """As much of a running request as wait-die looks at."""
+
+    arrival: int
+    committed_bytes: int
+    preempted_in_vain: bool = False
+
+
+def refusal(need: int, oldest: int) -> OutOfBudget:
+    return OutOfBudget(need=need, free=0, oldest_arrival=oldest, retry_after_s=1)
+
+
+OLD, MIDDLE, YOUNG = Runner(3, 10), Runner(5, 10), Runner(8, 10)
+RUNNING = [OLD, MIDDLE, YOUNG]
+
+
+@pytest.mark.parametrize(
+    ("refused", "need", "oldest", "expected"),
+    [
+        (OLD, 5, 3, Preempt((YOUNG,))),
+        (OLD, 10, 1, Preempt((YOUNG,))),
+        (OLD, 11, 3, Preempt((YOUNG, MIDDLE))),
+        (OLD, 99, 3, Preempt((YOUNG, MIDDLE))),
+        (MIDDLE, 99, 3, Preempt((YOUNG,))),
+        (YOUNG, 5, 3, GiveBack()),
+        (YOUNG, 5, 8, Wait()),
+    ],
+)
+def test_wait_die_takes_from_the_youngest_first_and_lets_only_the_oldest_wait(
+    refused: Runner, need: int, oldest: int, expected: object
+) -> None:
+    assert remedy(refused, refusal(need, oldest), RUNNING) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("oldest", "expected"), [(3, Wait()), (1, GiveBack())])
+def test_after_preempting_in_vain_nobody_else_is_preempted(oldest: int, expected: object) -> None:
+    vain = Runner(3, 10, preempted_in_vain=True)
+    assert remedy(vain, refusal(5, oldest), [vain, MIDDLE, YOUNG]) == expected  # type: ignore[list-item,arg-type]
+
+
+@given(
+    stride=st.integers(1, 300),
+    granule=st.sampled_from([64, 256]),
+    length=st.integers(0, 500),
+    margin=st.integers(1, 40),
+)
+def test_a_top_up_lets_two_steps_pass_and_begins_no_granule_for_the_margin(
+    stride: int, granule: int, length: int, margin: int
+) -> None:
+    shape = Shape((GroupShape(1, stride),), granule)
+    tokens = topped_up_tokens(shape, length, 10_000, margin)
+    assert tokens >= length + 2
+    needed, filled = shape.windows(length + 2), shape.whole_windows(length + margin)
+    assert shape.windows(tokens) <= max(needed, filled)
+
+
+@given(known=st.integers(1, 500), left=st.integers(0, 100), margin=st.integers(1, 40))
+def test_nothing_is_asked_for_beyond_the_most_that_is_ever_held(known: int, left: int, margin: int) -> None:
+    most = known + left
+    shape = Shape((GroupShape(1, 100),), 4096)
+    assert known <= admission_tokens(known, most, margin) <= most
+    assert needed_tokens(known, most) <= most
+    assert topped_up_tokens(shape, known, most, margin) <= most
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(Phase, Phase)))
+def test_a_generation_changes_phase_only_as_the_table_says(before: Phase, after: Phase) -> None:
+    if after in PHASE_MOVES[before]:
+        assert moved(before, after, PHASE_MOVES) is after
+    else:
+        with pytest.raises(InvariantBroken):
+            moved(before, after, PHASE_MOVES)
+
+
+@given(st.lists(st.integers(1, 9), max_size=60), st.integers(1, 5), st.integers(9, 20))
+def test_frames_keep_the_order_and_none_is_too_large(fragments: list[int], most_asks: int, most_runs: int) -> None:
+    asks = [End(HeldMemory(0, count)) for count in fragments]  # type: ignore[arg-type]
+    frames = list(in_frames(asks, most_asks=most_asks, most_runs=most_runs))
+    assert [ask for frame in frames for ask in frame] == asks
+    for frame in frames:
+        assert 1 <= len(frame) <= most_asks
+        assert sum(ask.memory.fragments for ask in frame) <= most_runs
+
+
+def test_news_come_out_once_and_in_order() -> None:
+    inbox, request = Inbox(), CompletionRequest("a")
+    inbox.cancel(1)
+    inbox.submit(1, request)
+    inbox.submit(2, request)
+    inbox.cancel(1)
+    assert inbox.take() == [Submitted(1, request), Submitted(2, request), Cancelled(1)]
+    assert inbox.take() == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_num_seqs": 0}, {"margin_steps": 0}, {"prefill_chunk_tokens": -1}, {"max_num_batched_tokens": 15}],
+)
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        RequestSettings(**wrong)
