@@ -35,6 +35,7 @@ class BatchCall:
     output_path: Path
     retry_failed: bool = False
     print_texts: bool = False
+    ray_address: str | None = None
 
 
 def answer_file(call: BatchCall, settings: Settings) -> int:
@@ -68,7 +69,7 @@ def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> tuple[Pr
     _announce(total, len(output.earlier), settings)
     from actors.cluster import open_cluster  # here, because Ray takes seconds to import
 
-    with open_cluster(settings) as cluster:
+    with open_cluster(settings, address=call.ray_address) as cluster:
         interrupts.heed()  # Ray has set a handler of its own
         try:
             return _run(call, JobSpec(settings.model, total, 2 * settings.max_num_seqs, _now), output, cluster)

@@ -24,6 +24,9 @@ def run_batch(
     config: Annotated[Path | None, typer.Option(help="Settings, as in ray_config.yaml.")] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask failed lines again.")] = False,
     print_texts: Annotated[bool, typer.Option("--print-texts", help="Print every text at the end.")] = False,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Join this running cluster, as RAY_ADDRESS does: HOST:PORT or auto.")
+    ] = None,
     model: Annotated[str | None, _setting("A Hugging Face model's folder, or gemma3-270m.")] = None,
     devices: Annotated[str | None, _setting("host, or host:0,1 for two host devices [host]")] = None,
     device_memory: Annotated[str | None, _setting("KV memory of each device [512MiB]")] = None,
@@ -40,11 +43,11 @@ def run_batch(
 
     Lines are those of OpenAI's Batch API for /v1/completions. Run again with the same output, it continues where
     it stopped. Exit codes: 0 all answered, 1 some lines failed, 2 wrong use, 130 stopped by Ctrl-C or SIGTERM.
-    With RAY_ADDRESS set it joins that cluster, else it starts its own and stops it.
+    With --ray-address or RAY_ADDRESS it joins that cluster, else it starts its own and stops it.
     """
-    own = {"input_path", "output_path", "config", "retry_failed", "print_texts"}
+    own = {"input_path", "output_path", "config", "retry_failed", "print_texts", "ray_address"}
     overrides = {name: value for name, value in context.params.items() if name not in own and value is not None}
-    call = BatchCall(input_path, output_path, retry_failed, print_texts)
+    call = BatchCall(input_path, output_path, retry_failed, print_texts, ray_address)
     with one_sentence():
         settings = settings_from_yaml(config, overrides) if config else settings_from(overrides)
         code = answer_file(call, settings)

@@ -10,6 +10,7 @@ from actors.device import DeviceAddress
 from actors.proxies import open_port
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
+from kvcluster.services.asks import Grow
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 
 GEOMETRY = KvGeometry.uniform(layers=2, kv_heads=1, head_dim=16, element_bytes=4)
@@ -28,9 +29,11 @@ class Client:
         return os.getpid(), self._port.session
 
     def commit(self, granules: int) -> int:
-        """A new request with so many granules, none of them written. Returns what it holds."""
+        """A new request with so many granules, asked for in one frame. Returns how many bytes it holds."""
         self._memory = self._port.memory(SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, granules * TOKENS_A_GRANULE))
-        self._memory.commit(self._memory.spec.max_tokens, self._memory.grant(self._memory.spec.max_tokens))
+        [outcome] = self._port.submit([Grow(self._memory, self._memory.spec.max_tokens)]).settle()
+        if outcome.error:
+            raise outcome.error
         return self._memory.committed_bytes
 
     def release(self) -> None:

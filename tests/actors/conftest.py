@@ -10,6 +10,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -17,19 +18,10 @@ import ray
 from actors.devices import NAMESPACE
 from kvcluster.testing.models import make_model
 from tests.actors.answers import generated_texts
+from tests.actors.survivor import Survivor
 from tests.actors.world import World
 
 ROOT = Path(__file__).parents[2]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Ray's own: it leaves pipes and files of processes that it started to the garbage collector."""
-    for module in ("ray", "redis", "google"):
-        config.addinivalue_line("filterwarnings", f"ignore::DeprecationWarning:{module}.*")
-    config.addinivalue_line("filterwarnings", "ignore:.*RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO.*:FutureWarning")
-    config.addinivalue_line(
-        "filterwarnings", "ignore:unclosed file.*(raylet|gcs_server|monitor|log_monitor):ResourceWarning"
-    )
 
 
 @pytest.fixture(scope="session")
@@ -65,6 +57,14 @@ def world(node_id: str) -> Iterator[World]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Llama, whose token takes 512 bytes."""
     return make_model(tmp_path_factory.mktemp("actors") / "llama", "llama")
+
+
+@pytest.fixture(scope="session")
+def survivor(node_id: str, folder: Path) -> Iterator[Any]:
+    """A request actor's model and loop, loaded once for all tests."""
+    actor = ray.remote(num_cpus=1)(Survivor).remote(str(folder))
+    yield actor
+    ray.kill(actor)
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,7 @@ class World:
 
     def client(self, device: Device, *, failpoints: str = "") -> Any:
         """A process that speaks to the device."""
-        options = {"num_cpus": 0, "max_concurrency": 2, "runtime_env": {"env_vars": armed_with(failpoints)}}
+        options = {"num_cpus": 0, "runtime_env": {"env_vars": armed_with(failpoints)}}
         client = ray.remote(Client).options(**options).remote(device.actor, device.address)
         self._actors.append(client)
         return client

@@ -47,7 +47,7 @@ def stand_in_module(opened: list[EchoCluster], kind: type[EchoCluster] = EchoClu
     """What takes the place of `actors.cluster`; clusters are added to `opened`, and leave it when closed."""
 
     @contextmanager
-    def open_cluster(settings: Settings) -> Iterator[EchoCluster]:
+    def open_cluster(settings: Settings, *, address: str | None = None) -> Iterator[EchoCluster]:
         cluster = kind(settings)
         opened.append(cluster)
         try:

@@ -138,7 +138,7 @@ def test_an_output_that_another_job_writes_is_refused(run: Run, good: Path) -> N
 def test_a_cluster_that_cannot_be_opened_is_one_sentence_and_leaves_no_file(
     run: Run, good: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def refuse(settings: object) -> None:
+    def refuse(settings: object, *, address: str | None = None) -> None:
         raise error
 
     module = ModuleType("actors.cluster")

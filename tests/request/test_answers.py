@@ -65,9 +65,9 @@ def test_a_text_prompt_is_tokenized_as_the_tokenizer_does(worlds: Worlds, tokeni
 
 def test_a_seed_says_the_same_alone_in_company_and_after_preemption(worlds: Worlds) -> None:
     def asked(key: int) -> CompletionRequest:
-        return CompletionRequest(PROMPTS[key], max_tokens=100, temperature=1.0, top_p=0.9, seed=key, ignore_eos=True)
+        return CompletionRequest(PROMPTS[key], max_tokens=60, temperature=1.0, top_p=0.9, seed=key, ignore_eos=True)
 
-    roomy, short = worlds(granules=200), worlds(granules=20)
+    roomy, short = worlds(granules=200), worlds(granules=14)
     alone = {key: answer(roomy, asked(key)) for key in range(3)}
     service = short.open()
     assert short.run(service, {key: asked(key) for key in range(3)}) == alone

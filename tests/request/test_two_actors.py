@@ -15,7 +15,7 @@ from tests.request.world import Results, World
 
 Worlds = Callable[..., World]
 Greedy = Callable[[tuple[int, ...], int], list[int]]
-LENGTHS = (130, 40, 90, 60, 110, 25, 75, 100)
+LENGTHS = (80, 40, 70, 60, 75, 25, 65, 50)
 
 
 def halves() -> list[dict[int, CompletionRequest]]:
@@ -37,7 +37,7 @@ def wanted(greedy: Greedy, tokenizer: Tokenizer) -> list[str]:
     return [tokenizer.decode(greedy(PROMPTS[i], length)) for i, length in enumerate(LENGTHS)]
 
 
-@pytest.mark.parametrize(("layout", "granules"), [(Layout.TOKEN_MAJOR, 20), (Layout.SEQ_MAJOR, 44)])
+@pytest.mark.parametrize(("layout", "granules"), [(Layout.TOKEN_MAJOR, 16), (Layout.SEQ_MAJOR, 36)])
 def test_two_actors_that_take_turns_both_finish(
     worlds: Worlds, wanted: list[str], layout: Layout, granules: int
 ) -> None:
@@ -50,10 +50,10 @@ def test_two_actors_that_take_turns_both_finish(
     assert sum(service.statistics().preemptions for service in services) > 0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(6))
 def test_two_actors_both_finish_however_their_steps_fall(worlds: Worlds, wanted: list[str], seed: int) -> None:
     draw = random.Random(seed)
-    world = worlds(granules=draw.choice([18, 19, 23, 30]))
+    world = worlds(granules=draw.choice([13, 14, 18, 24]))
     services = [world.open(margin_steps=draw.choice([1, 4, 16])), world.open(max_num_seqs=draw.choice([2, 16]))]
     late = [(draw.randrange(60), half, key) for half in range(2) for key in halves()[half]]
     for moment in range(60):

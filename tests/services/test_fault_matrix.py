@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
-from kvcluster.driver.protocol import PhysicalHandle
-from kvcluster.errors import DriverError, GrantRefused, KvClusterError, LimitReached, NotAllowed, Quarantined
+from kvcluster.errors import DriverError, GrantRefused, KvClusterError, NotAllowed, Quarantined
 from kvcluster.geometry.layout import Layout
 from kvcluster.mapping.address_range import LeakedOnPurpose
 from kvcluster.services.asks import End, Grow, Shed
-from kvcluster.services.port import DevicePort
-from kvcluster.services.sequence import SequenceMemory, SequenceSpec
-from kvcluster.services.transport import PendingReply, Transport
+from kvcluster.services.sequence import SequenceMemory
 from kvcluster.testing.arming import armed
 from kvcluster.testing.faulty_driver import Call, Plan, failing, failing_every, failing_named, failing_then
 from kvcluster.testing.invariants import assert_ledger_balances, assert_nothing_lost, picture
-from tests.services.world import GEOMETRY, GRANULE, Sizes, World, digest, names
+from tests.services.world import GRANULE, Sizes, World, digest, names
 
 OpenWorld = Callable[..., World]
 FIRST, MORE = 16, 80  # tokens before the operation, and what it grows to
@@ -353,42 +350,3 @@ def test_a_commit_that_stops_at_a_failpoint_of_its_transaction_changes_nobodys_c
     assert world.granules("granted") == (4 if point in POINTS else 0)
     memory.commit(MORE, grant if point in POINTS else memory.grant(MORE))
     assert memory.tokens == MORE
-
-
-class Deaf:
-    """A transport whose redemptions fail as often as it is told; everything else goes through."""
-
-    def __init__(self, inner: Transport, failures: int) -> None:
-        self._inner = inner
-        self._failures = failures
-
-    def send(self, frame: bytes) -> PendingReply:
-        return self._inner.send(frame)
-
-    def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
-        self._failures -= 1
-        if self._failures >= 0:
-            raise LimitReached(limit="descriptors", need=4, free=0, remedy="close some")
-        return self._inner.redeem(seq)
-
-    def settled(self, handles: Sequence[PhysicalHandle]) -> None:
-        self._inner.settled(handles)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-def test_a_redemption_that_fails_gives_the_windows_back(world: World) -> None:
-    local = world.device.open_port()
-    port = DevicePort(local.session, local.welcome, world.driver, Deaf(local.transport, failures=1))
-    memory = port.memory(SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, 256))
-    [outcome] = port.submit([Grow(memory, MORE)]).settle()
-    assert isinstance(outcome.error, LimitReached)
-    assert_nothing_lost_but_open(world)
-    [outcome] = port.submit([Grow(memory, MORE)]).settle()
-    assert outcome.error is None
-    assert (memory.tokens, world.granules("requests"), port.traffic.redemptions) == (80, 5, 1)
-
-
-def assert_nothing_lost_but_open(world: World) -> None:
-    assert (world.granules("requests"), world.granules("free"), world.granules("quarantine")) == (0, 64, 0)

@@ -148,8 +148,8 @@ def test_what_a_port_acknowledges_the_device_forgets(world: World) -> None:
 
 
 def test_two_ports_of_one_device_do_not_see_each_other(world: World) -> None:
-    other = world.device.open_port()
     mine = world.grown(48)
+    other = world.device.open_port()
     assert world.device.port.session != other.session
     assert other.memories() == ()
     assert world.device.port.memories() == (mine,)
