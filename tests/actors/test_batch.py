@@ -1,0 +1,121 @@
+"""The batch job over Ray: exact texts, two devices, two workers on one, and what happens when one of them is killed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from actors.cluster import open_cluster
+from actors.devices import find_device
+from actors.workers import RayWorkers
+from kvcluster.config import Settings
+from kvcluster.services.batch.input import read_lines
+from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
+from kvcluster.services.batch.output import open_results
+from kvcluster.units import KIB
+from tests.actors.answers import LENGTHS, PROMPTS
+from tests.actors.world import World, audit, has_ended, kill_and_wait
+from tests.batch.stand_in import line, results, write_input
+
+ROUNDS = 4
+LINES = ROUNDS * len(PROMPTS)
+
+
+@pytest.fixture(scope="module")
+def pair(node_id: str, folder: Path) -> Iterator[tuple[RayWorkers, Settings]]:
+    """Two devices with one worker each, for all tests of this module."""
+    world = World(node_id, itertools.count(1_000))
+    settings = world.settings(model=str(folder), devices=2, max_restarts=100)
+    with open_cluster(settings) as cluster:
+        yield cluster, settings
+    world.close()
+
+
+@pytest.fixture
+def cluster(pair: tuple[RayWorkers, Settings]) -> RayWorkers:
+    """All workers are there, whatever the test before did to them."""
+    workers, _ = pair
+    while not all(seat.pid for seat in workers.seats):
+        workers.wait(1.0)
+    return workers
+
+
+def answered(cluster: RayWorkers, folder: Path, tell: Callable[[Progress], None] = lambda _: None) -> list[str]:
+    """The texts of a job of `LINES` lines, in their order; each line has one result."""
+    bodies = [
+        line(f"{round_}/{place}", list(prompt), max_tokens=length, temperature=0, ignore_eos=True)
+        for round_ in range(ROUNDS)
+        for place, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
+    ]
+    given, out = write_input(folder / "in.jsonl", *bodies), folder / "out.jsonl"
+    with open_results(out) as output:
+        spec = JobSpec("llama", LINES, lookahead=8, created=lambda: 1_700_000_000)
+        progress = BatchJob(read_lines(given), output=output, workers=cluster, spec=spec, tell=tell).run()
+    assert (progress.done, progress.failed) == (LINES, 0)
+    found = results(out)
+    assert sorted(found) == list(range(1, LINES + 1))
+    return [found[number]["response"]["body"]["choices"][0]["text"] for number in sorted(found)]
+
+
+def at_the_third_result(act: Callable[[], None]) -> Callable[[Progress], None]:
+    return lambda progress: act() if progress.done == 3 else None
+
+
+def test_two_devices_answer_exactly_and_their_reports_have_the_figures(
+    cluster: RayWorkers, tmp_path: Path, wanted: list[str]
+) -> None:
+    before = cluster.device_reports()
+    assert answered(cluster, tmp_path) == ROUNDS * wanted
+    reports = cluster.device_reports()
+    assert sum(now.requests - then.requests for now, then in zip(reports, before, strict=True)) == LINES
+    for now, then in zip(reports, before, strict=True):
+        assert now.requests > then.requests
+        assert now.generated_tokens - then.generated_tokens >= now.requests - then.requests
+        assert now.peak_live_bytes <= now.peak_committed_bytes <= 256 * KIB
+        assert now.control_messages > 0
+        assert now.driver_calls > 0
+
+
+def test_a_worker_killed_in_the_job_comes_back_and_its_lines_are_answered_once(
+    cluster: RayWorkers, tmp_path: Path, wanted: list[str]
+) -> None:
+    victim = cluster.seats[0]
+    pid, restarts = victim.pid, victim.restarts
+    texts = answered(cluster, tmp_path, at_the_third_result(lambda: kill_and_wait(pid)))
+    assert texts == ROUNDS * wanted
+    assert victim.restarts == restarts + 1
+
+
+def test_a_device_killed_in_the_job_is_made_again_by_its_worker_and_every_line_is_answered_once(
+    cluster: RayWorkers, pair: tuple[RayWorkers, Settings], node_id: str, tmp_path: Path, wanted: list[str]
+) -> None:
+    _, settings = pair
+    seat = cluster.seats[1]
+    first = find_device(seat.device, node_id, settings)
+    pid, restarts = seat.pid, seat.restarts
+    texts = answered(cluster, tmp_path, at_the_third_result(lambda: kill_and_wait(first.address.pid)))
+    assert texts == ROUNDS * wanted
+    assert has_ended(pid, 10.0)
+    assert seat.restarts == restarts + 1
+    while not seat.pid:
+        cluster.wait(1.0)
+    second = find_device(seat.device, node_id, settings)
+    assert second.address.pid != first.address.pid
+    assert len(audit(second).sessions) == 1
+
+
+def test_two_workers_on_a_device_too_small_for_both_finish_with_exact_texts(
+    world: World, folder: Path, tmp_path: Path, wanted: list[str]
+) -> None:
+    settings = world.settings(model=str(folder), workers_per_device=2, device_memory="80KiB")
+    with open_cluster(settings) as cluster:
+        assert answered(cluster, tmp_path) == ROUNDS * wanted
+        pids = [seat.pid for seat in cluster.seats]
+        assert all(seat.requests for seat in cluster.seats)
+    assert all(has_ended(pid, 10.0) for pid in pids)
+    figures = audit(world.device(settings))
+    assert figures.refusals["OutOfBudget"] > 0
+    assert figures.free_bytes == figures.capacity_bytes

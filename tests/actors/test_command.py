@@ -1,0 +1,172 @@
+"""`kvcluster run-batch` as a process on a real Ray: joined or its own, stopped by Ctrl-C, refused; what it leaves."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+import ray
+
+from actors.devices import living_device
+from kvcluster.services.batch.output import open_results
+from tests.actors.answers import LENGTHS, PROMPTS
+from tests.actors.world import TIMEOUT_S, World, eventually
+from tests.batch.stand_in import line, results, write_input
+
+MARK = "KVCLUSTER_TEST_COMMAND"
+OURS = re.compile(r"kvcluster: .*|\d+ of \d+ lines.*")
+STOP_S = 5.0
+
+
+class Command:
+    """One run of the command, in a session of its own. Every process that it leads to carries its mark."""
+
+    def __init__(self, folder: Path, device: str, options: dict[str, str]) -> None:
+        self.mark = uuid4().hex
+        self.device = device
+        self.out = folder / "out.jsonl"
+        self._folder = folder
+        self._options = {"--devices": device, "--granule": "4KiB", "--dtype": "float32", **options}
+
+    def start(self, **environment: str) -> subprocess.Popen[str]:
+        words = [word for option in self._options.items() for word in option]
+        files = ["-i", str(self._folder / "in.jsonl"), "-o", str(self.out)]
+        return subprocess.Popen(
+            [str(Path(sys.executable).with_name("kvcluster")), "run-batch", *files, *words],
+            env={**os.environ, MARK: self.mark, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def left(self) -> list[str]:
+        """Processes and sockets of this run that are still there."""
+        found = [str(process) for process in psutil.process_iter() if mark_of(process) == self.mark]
+        sockets = Path("/proc/net/unix").read_text().splitlines()
+        return found + [socket for socket in sockets if f"kvcluster-{self.device}-" in socket]
+
+
+def mark_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(MARK) if process.status() != psutil.STATUS_ZOMBIE else None
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return None
+
+
+Make = Callable[..., Command]
+
+
+@pytest.fixture
+def command(tmp_path: Path, folder: Path, world: World) -> Iterator[Make]:
+    made: list[Command] = []
+
+    def make(*, rounds: int = 1, tokens: int = 1, **options: str) -> Command:
+        asked = [
+            line(f"{round_}/{place}", list(prompt), max_tokens=length * tokens, temperature=0, ignore_eos=True)
+            for round_ in range(rounds)
+            for place, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
+        ]
+        write_input(tmp_path / "in.jsonl", *asked)
+        [device] = world.settings().device_names
+        values = {"--model": str(folder), "--device-memory": "8MiB"}
+        made.append(
+            Command(tmp_path, device, {**values, **{f"--{k.replace('_', '-')}": v for k, v in options.items()}})
+        )
+        return made[-1]
+
+    yield make
+    for command in made:
+        for process in psutil.process_iter():
+            if mark_of(process) == command.mark:
+                process.kill()
+
+
+def finished(run: subprocess.Popen[str]) -> tuple[int, str, list[str]]:
+    """Exit code, standard output, and the lines of standard error, all of which are ours."""
+    with run:
+        shown, errors = run.communicate(timeout=TIMEOUT_S)
+    lines = errors.splitlines()
+    assert [line for line in lines if not OURS.fullmatch(line)] == []
+    return run.returncode, shown, lines
+
+
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["the process", "the foreground process group"])
+def test_ctrl_c_stops_within_five_seconds_keeps_results_and_leaves_nothing(
+    command: Make, wanted: list[str], send: Callable[[int, int], None], record_property: Callable[[str, object], None]
+) -> None:
+    job = command(rounds=2000, max_num_seqs="4")
+    run = job.start()
+    assert run.stderr is not None
+    for text in run.stderr:
+        assert OURS.fullmatch(text.strip()), text
+        if "failed" in text:
+            break
+    signalled = time.monotonic()
+    send(run.pid, signal.SIGINT)
+    code, shown, errors = finished(run)
+    eventually(lambda: not job.left(), "no process and no socket is left")
+    took = time.monotonic() - signalled
+    record_property("stopped_after_s", took)
+    assert took < STOP_S
+    assert (code, shown) == (130, "")
+    assert errors[-1].startswith("kvcluster: stopped; finished results are kept")
+    assert [name for name in os.listdir("/dev/shm") if "kvcluster" in name] == []
+    kept = results(job.out)
+    assert 0 < len(kept) < 12_000
+    for number, result in kept.items():
+        assert result["response"]["body"]["choices"][0]["text"] == wanted[(number - 1) % len(wanted)]
+    with open_results(job.out) as output:
+        assert sorted(output.earlier) == sorted(kept)
+
+
+@pytest.mark.parametrize("how", ["RAY_ADDRESS", "--ray-address"])
+def test_a_running_cluster_is_joined_and_only_the_sessions_end(
+    command: Make, node_id: str, wanted: list[str], how: str
+) -> None:
+    address = ray.get_runtime_context().gcs_address
+    job = command(ray_address=address) if how == "--ray-address" else command()
+    code, shown, errors = finished(job.start(**({"RAY_ADDRESS": address} if how == "RAY_ADDRESS" else {})))
+    assert code == 0, errors
+    assert shown.splitlines()[1].split()[:2] == [job.device, "6"]
+    kept = results(job.out)
+    assert [kept[number]["response"]["body"]["choices"][0]["text"] for number in sorted(kept)] == wanted
+    device = living_device(job.device, node_id)
+    assert device is not None
+
+    def is_empty() -> bool:
+        figures = ray.get(device.audit.remote(), timeout=TIMEOUT_S)
+        return not figures.sessions and figures.free_bytes == figures.capacity_bytes
+
+    eventually(is_empty, "the job's sessions are gone and their bytes are free")
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "sentence"),
+    [
+        ({}, {"RAY_ADDRESS": "127.0.0.1:1"}, "no Ray cluster answers at '127.0.0.1:1': start it, or unset RAY_ADDRESS"),
+        ({}, {"RAY_ADDRESS": "nonsense"}, "no Ray cluster answers at 'nonsense'"),
+        ({"model": "/no/such/folder"}, {}, "model /no/such/folder cannot be opened"),
+        ({"device_memory": "4KiB", "layout": "seq-major"}, {}, "device_memory is 4KiB, and one token in the seq-major"),
+    ],
+    ids=["nobody listens", "no address", "no model", "memory too small for the model"],
+)
+def test_a_start_that_fails_is_one_sentence_and_exit_code_2_with_nothing_left(
+    command: Make, options: dict[str, str], environment: dict[str, str], sentence: str
+) -> None:
+    job = command(**options)
+    code, shown, errors = finished(job.start(**environment))
+    assert (code, shown) == (2, "")
+    assert errors[-1].startswith(f"kvcluster: {sentence}")
+    assert len(errors) == 2
+    assert not job.out.exists()
+    eventually(lambda: not job.left(), "no process and no socket is left")
