@@ -11,13 +11,15 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
-from actors.devices import NAMESPACE, find_device
+from actors.devices import NAMESPACE, find_device, first_line
 from actors.workers import RayWorkers
 from kvcluster.config import ConfigError, Settings
 from kvcluster.engine.pretrained import model_folder
@@ -57,22 +59,30 @@ def _start_ray(address: str | None, settings: Settings, opened: ExitStack) -> No
     """Join the cluster at `address`, or start one of our own; leaving `opened` undoes it."""
     if ray.is_initialized():  # the caller's own connection: it stays
         return
+    opened.enter_context(redirect_stdout(sys.stderr))  # Ray says on standard output that a process of its crashed
     opened.callback(ray.shutdown)
     if address and address != "local":
         _join(address)
     else:
         devices = len(settings.device_names)
         cpus = devices + devices * settings.workers_per_device
+        _start_own(cpus)
+
+
+def _start_own(cpus: int) -> None:
+    try:
         ray.init(
             address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **_QUIET
         )
+    except (OSError, RuntimeError, RayError) as error:
+        raise ConfigError(f"Ray does not start on this machine: {first_line(error)}") from error
 
 
 def _join(address: str) -> None:
     try:
         _check_listening(address)
         ray.init(address=address, **_QUIET)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, RayError) as error:
         raise ConfigError(f"no Ray cluster answers at {address!r}: start it, or unset RAY_ADDRESS") from error
 
 

@@ -61,10 +61,14 @@ class DeviceActor:
         self._service = DeviceService(self._driver, spec.settings, clock=time.monotonic)
         self._server: AttachServer = open_attach_server(spec.settings.name, self._service)
         self._closing = threading.Event()
+        self._leaving = threading.Event()
         for work in (self._server.serve, self._leave_when_idle):
             threading.Thread(target=_run_or_die, args=(work,), name=work.__name__, daemon=True).start()
 
     def address(self) -> DeviceAddress:
+        """Where clients attach. Whoever asks a device that is leaving is told that it is gone, and makes a new one."""
+        if self._leaving.is_set():
+            ray.actor.exit_actor()
         memory = self._spec.settings.memory
         return DeviceAddress(self._server.address, os.getpid(), memory.capacity_bytes, memory.granule_bytes)
 
@@ -88,8 +92,8 @@ class DeviceActor:
     def _leave_when_idle(self) -> None:
         while not self._closing.wait(timeout=min(1.0, self._spec.idle_exit_s)):
             if self._service.idle_s() > self._spec.idle_exit_s:
-                self._server.close()
-                self._service.close()
+                self._leaving.set()
+                self.close()
                 ray.kill(ray.get_runtime_context().current_actor)  # an end that Ray does not report as a crash
 
 

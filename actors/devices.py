@@ -27,6 +27,7 @@ from kvcluster.units import format_bytes
 NAMESPACE = "kvcluster"
 START_TIMEOUT_S = 60.0
 ATTEMPTS = 5
+PAUSE_S = 0.1  # more before each further attempt: a name is free a moment after its actor's death
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ def find_device(name: str, node_id: str, settings: Settings, *, env: dict[str, s
     """
     spec = device_spec(name, node_id, settings)
     reason = ""
-    for _ in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS):
+        time.sleep(attempt * PAUSE_S)
         actor = _create(spec, env or {})
         try:
             address: DeviceAddress = ray.get(actor.address.remote(), timeout=START_TIMEOUT_S)

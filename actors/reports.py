@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from actors.devices import living_device
-from kvcluster.services.request import RequestStatistics
+from actors.spec import WorkerFigures
 from kvcluster.services.statistics import DeviceReport, DeviceStatistics
 
 ANSWER_TIMEOUT_S = 5.0
@@ -36,9 +36,9 @@ def device_report(name: str, node_id: str, answered: Answered, workers: Sequence
         InvariantBroken: the device's figures do not sum.
     """
     device = living_device(name, node_id)
-    asked = [worker.report.remote() for worker in workers]
+    asked = [worker.figures.remote() for worker in workers]
     there: DeviceStatistics | None = _told(device.audit.remote()) if device else None
-    done: list[RequestStatistics] = [told for reference in asked if (told := _told(reference))]
+    done: list[WorkerFigures] = [told for reference in asked if (told := _told(reference))]
     return DeviceReport(
         device=name,
         requests=answered.requests,

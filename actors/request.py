@@ -10,39 +10,19 @@ import os
 import threading
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-
-from actors.proxies import open_session
-from kvcluster.config import Settings
-from kvcluster.driver.limits import descriptor_room, mapping_room
-from kvcluster.engine.architecture import geometry_of
-from kvcluster.engine.model import open_config, open_model
-from kvcluster.engine.tokenizer import open_tokenizer
+from actors.spec import WorkerFigures, WorkerSpec
 from kvcluster.errors import InvariantBroken
-from kvcluster.geometry.layout import Layout
-from kvcluster.geometry.residency import Shape
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
-from kvcluster.services.memory_check import check_memory
-from kvcluster.services.port import DevicePort
-from kvcluster.services.request import RequestService, RequestStatistics, open_request_service
-from kvcluster.services.request.settings import request_settings
+
+if TYPE_CHECKING:
+    from actors.replica import Replica
+    from kvcluster.services.request import RequestService
 
 POLL_S = 0.5
 
 Outcomes = list[tuple[int, Completion | Refused]]
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """A worker of a job: which model, with which settings, at which device of which node."""
-
-    model_folder: str
-    settings: Settings
-    device: str
-    node_id: str
 
 
 class RequestActor:
@@ -55,36 +35,22 @@ class RequestActor:
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
         self._loop = threading.Thread(target=self._run, name="request-loop", daemon=True)
-        self._port: DevicePort
-        self._service: RequestService
+        self._replica: Replica | None = None
 
     def open(self) -> int:
-        """Say hello to the device (which stays from then on), load the model, start the loop. Returns the process id.
-
-        Raises:
-            ModelNotFound, UnsupportedModel, ConfigError: the model, or memory of this size, cannot be used here.
-            DeviceUnreachable: the device does not answer.
-        """
-        spec, settings = self._spec, self._spec.settings
-        dtype = getattr(torch, settings.dtype)
-        geometry = geometry_of(open_config(spec.model_folder), dtype)
-        shape = Shape.of(geometry, Layout(settings.layout), settings.granule_bytes)
-        check_memory(settings, shape, descriptor_room(), mapping_room())
-        with ExitStack() as undo:
-            self._port = open_session(spec.device, spec.node_id, settings)
-            undo.callback(self._port.close)
-            model = open_model(spec.model_folder, dtype=dtype, threads=settings.worker_threads)
-            tokenizer = open_tokenizer(spec.model_folder)
-            undo.pop_all()
-        self._service = open_request_service(model, tokenizer, self._port, request_settings(settings))
+        """Open the replica (see `open_replica`, whose errors it raises) and start the loop. Returns the process id."""
         self._loop.start()
+        with self._news:
+            self._news.wait_for(lambda: self._replica or self._failure)
+            if self._failure:
+                raise self._failure
         return os.getpid()
 
     def submit(self, items: Sequence[tuple[int, CompletionRequest]]) -> None:
         """Queue requests, each under its caller's key. A key that is under way fails the actor: nobody hears us."""
         try:
             for key, request in items:
-                self._service.submit(key, request)
+                self._opened.service.submit(key, request)
         except ValueError as failure:
             self._fail(failure)
 
@@ -101,9 +67,10 @@ class RequestActor:
             outcomes, self._outcomes = self._outcomes, []
             return outcomes
 
-    def report(self) -> RequestStatistics:
+    def figures(self) -> WorkerFigures:
         """What this worker did so far."""
-        return self._service.statistics()
+        done = self._opened.service.statistics()
+        return WorkerFigures(done.peak_live_bytes, done.control_messages, done.driver_calls)
 
     def stop(self) -> None:
         """End the loop at its next step and give all memory back. Requests without an outcome are dropped."""
@@ -111,24 +78,47 @@ class RequestActor:
         if self._loop.ident is not None:  # it was started
             self._loop.join()
 
+    @property
+    def _opened(self) -> Replica:
+        if self._replica is None:
+            raise ValueError("open comes first")
+        return self._replica
+
     def _run(self) -> None:
         try:
-            while not self._stopping.is_set():
-                if not self._service.step():
-                    self._service.wait(POLL_S)
-                self._publish()
-            self._service.close()
+            replica = self._open()
+            try:
+                self._serve(replica.service)
+            finally:
+                replica.port.close()
         except InvariantBroken:
             traceback.print_exc()
             os._exit(1)
-        except BaseException as failure:  # noqa: BLE001 - the actor boundary: whoever collects hears of it
-            self._publish()
+        except BaseException as failure:  # noqa: BLE001 - the actor boundary: whoever waits for us hears of it
             self._fail(failure)
-        finally:
-            self._port.close()
 
-    def _publish(self) -> None:
-        if outcomes := self._service.finished():
+    def _open(self) -> Replica:
+        """On the loop's own thread: a thread of another one's making computes with one thread only (OpenMP)."""
+        from actors.replica import open_replica  # here, because it takes seconds, and not in the process that makes us
+
+        replica = open_replica(self._spec)
+        with self._news:
+            self._replica = replica
+            self._news.notify_all()
+        return replica
+
+    def _serve(self, service: RequestService) -> None:
+        try:
+            while not self._stopping.is_set():
+                if not service.step():
+                    service.wait(POLL_S)
+                self._publish(service)
+            service.close()
+        finally:
+            self._publish(service)
+
+    def _publish(self, service: RequestService) -> None:
+        if outcomes := service.finished():
             with self._news:
                 self._outcomes += outcomes
                 self._news.notify_all()

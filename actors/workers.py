@@ -18,7 +18,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.devices import first_line
 from actors.reports import Answered, device_report
-from actors.request import RequestActor, WorkerSpec
+from actors.request import RequestActor
+from actors.spec import WorkerSpec
 from kvcluster.config import ConfigError, Settings
 from kvcluster.errors import KvClusterError
 from kvcluster.services.completion import Completion, CompletionRequest

@@ -93,6 +93,8 @@ class LocalDevice:
     def close(self) -> None:
         """Close every memory, end every session, and give the device's own memory back.
 
+        A memory whose ask was never settled is left as it is, and its bytes stay charged.
+
         Raises:
             Quarantined, DriverError: a memory could not be closed (see `SequenceMemory.close`); all the rest was.
         """
@@ -102,7 +104,8 @@ class LocalDevice:
             for port in self._ports:
                 ending.callback(port.close)
                 for memory in port.memories():
-                    ending.callback(memory.close)
+                    if not memory.in_flight:
+                        ending.callback(memory.close)
             self._ports.clear()
 
     def __enter__(self) -> Self:

@@ -2,8 +2,9 @@
 
 At the usual spread of initial weights (0.02) such a model repeats one or two tokens, and one whose head is tied to
 its embedding repeats its last token, so that a broken cache would go unnoticed. With a head of its own and a spread
-of 0.12 (hidden size 512) or 0.2 (64), 64 greedy tokens hold more than 30 distinct ones after every prompt. The tokenizer is a byte-level BPE trained on Python's own
-documentation, so nothing is downloaded.
+of 0.12 (hidden size 512) or 0.2 (64), 64 greedy tokens hold more than 30 distinct ones after every prompt. (A larger
+spread magnifies rounding: at 0.3 one token of 512 differed in float32, and none in float64.) The tokenizer is a
+byte-level BPE trained on Python's own documentation, so nothing is downloaded.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from actors.workers import RayWorkers
 from kvcluster.config import Settings
 from kvcluster.services.batch.input import read_lines
 from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
-from kvcluster.services.batch.output import open_results
+from kvcluster.services.batch.opening import open_results
 from kvcluster.units import KIB
 from tests.actors.answers import LENGTHS, PROMPTS
 from tests.actors.world import World, audit, has_ended, kill_and_wait
@@ -43,20 +43,23 @@ def cluster(pair: tuple[RayWorkers, Settings]) -> RayWorkers:
     return workers
 
 
-def answered(cluster: RayWorkers, folder: Path, tell: Callable[[Progress], None] = lambda _: None) -> list[str]:
-    """The texts of a job of `LINES` lines, in their order; each line has one result."""
+def answered(
+    cluster: RayWorkers, folder: Path, tell: Callable[[Progress], None] = lambda _: None, *, rounds: int = ROUNDS
+) -> list[str]:
+    """The texts of a job that asks for every prompt `rounds` times, in their order; each line has one result."""
+    lines = rounds * len(PROMPTS)
     bodies = [
         line(f"{round_}/{place}", list(prompt), max_tokens=length, temperature=0, ignore_eos=True)
-        for round_ in range(ROUNDS)
+        for round_ in range(rounds)
         for place, (prompt, length) in enumerate(zip(PROMPTS, LENGTHS, strict=True))
     ]
     given, out = write_input(folder / "in.jsonl", *bodies), folder / "out.jsonl"
     with open_results(out) as output:
-        spec = JobSpec("llama", LINES, lookahead=8, created=lambda: 1_700_000_000)
+        spec = JobSpec("llama", lines, lookahead=8, created=lambda: 1_700_000_000)
         progress = BatchJob(read_lines(given), output=output, workers=cluster, spec=spec, tell=tell).run()
-    assert (progress.done, progress.failed) == (LINES, 0)
+    assert (progress.done, progress.failed) == (lines, 0)
     found = results(out)
-    assert sorted(found) == list(range(1, LINES + 1))
+    assert sorted(found) == list(range(1, lines + 1))
     return [found[number]["response"]["body"]["choices"][0]["text"] for number in sorted(found)]
 
 
@@ -112,7 +115,7 @@ def test_two_workers_on_a_device_too_small_for_both_finish_with_exact_texts(
 ) -> None:
     settings = world.settings(model=str(folder), workers_per_device=2, device_memory="80KiB")
     with open_cluster(settings) as cluster:
-        assert answered(cluster, tmp_path) == ROUNDS * wanted
+        assert answered(cluster, tmp_path, rounds=2) == 2 * wanted
         pids = [seat.pid for seat in cluster.seats]
         assert all(seat.requests for seat in cluster.seats)
     assert all(has_ended(pid, 10.0) for pid in pids)

@@ -13,7 +13,8 @@ import pytest
 import ray
 
 from actors.devices import Device
-from actors.request import RequestActor, WorkerSpec
+from actors.request import RequestActor
+from actors.spec import WorkerSpec
 from kvcluster.failpoints import Failpoint
 from tests.actors.answers import requests
 from tests.actors.world import CAPACITY, GRANULE, TIMEOUT_S, World, audit, eventually, has_ended, kill_and_wait

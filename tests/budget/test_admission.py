@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcluster.budget.admission import Admission
@@ -82,6 +82,7 @@ def test_who_leaves_takes_its_growth_and_its_wish_along() -> None:
     assert admission.headroom_bytes(c) == 0
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(["runs", "stopped", "refused", "satisfied", "leave"]), st.integers(1, 6))))
 def test_headroom_equals_a_plain_count_whatever_happened(acts: list[tuple[str, int]]) -> None:
     admission = Admission()

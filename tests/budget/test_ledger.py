@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcluster.budget.ledger import FREE, GRANTED, QUARANTINE, Account, Ledger, account_of
@@ -15,6 +15,7 @@ accounts = st.sampled_from([FREE, GRANTED, QUARANTINE, Account("request", "a/1.0
 postings = st.lists(st.tuples(st.integers(-10, CAPACITY + 10), accounts, accounts), max_size=40)
 
 
+@settings(deadline=None, max_examples=50)
 @given(postings)
 def test_whatever_is_posted_the_accounts_sum_to_the_capacity_and_match_a_plain_count(
     acts: list[tuple[int, Account, Account]],

@@ -237,4 +237,4 @@ class DeviceModel(RuleBasedStateMachine):
 
 
 TestDeviceModel = DeviceModel.TestCase
-TestDeviceModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestDeviceModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

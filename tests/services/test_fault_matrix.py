@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from kvcluster.errors import DriverError, GrantRefused, KvClusterError, NotAllowed, Quarantined
+from kvcluster.failpoints import Failpoint
 from kvcluster.geometry.layout import Layout
 from kvcluster.mapping.address_range import LeakedOnPurpose
 from kvcluster.services.asks import End, Grow, Shed
@@ -350,3 +351,14 @@ def test_a_commit_that_stops_at_a_failpoint_of_its_transaction_changes_nobodys_c
     assert world.granules("granted") == (4 if point in POINTS else 0)
     memory.commit(MORE, grant if point in POINTS else memory.grant(MORE))
     assert memory.tokens == MORE
+
+
+def test_a_commit_and_a_release_pass_every_failpoint_there_is_and_a_commit_passes_its_own_in_order(
+    world: World,
+) -> None:
+    memory = world.open()
+    with armed("device.frame.stored=delay:0") as arms:
+        grow(world, memory)
+        assert list(arms.passed) == [point for point in Failpoint if "release" not in point]
+        memory.release()
+        assert set(arms.passed) == set(Failpoint)

@@ -83,6 +83,14 @@ def test_a_memory_that_was_never_used_is_closed_without_a_message(world: World) 
     assert names(world.driver.log()) == ["reserve", "synchronize", "free_address"]
 
 
+def test_an_ask_that_was_never_settled_does_not_keep_the_device_from_closing(world: World) -> None:
+    settled, unsettled = world.grown(16), world.open()
+    world.device.port.submit([Grow(unsettled, 32)])
+    world.device.close()
+    assert settled.state is MemoryState.CLOSED
+    assert world.granules("quarantine") == 2
+
+
 def test_a_closed_memory_takes_nothing_more_and_closing_again_does_nothing(world: World) -> None:
     memory = world.grown(48)
     memory.close()

@@ -156,4 +156,4 @@ class LossyWire(RuleBasedStateMachine):
 
 
 TestLossyWire = LossyWire.TestCase
-TestLossyWire.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLossyWire.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -71,6 +71,14 @@ def test_a_young_one_is_not_admitted_over_an_older_waiter_that_it_would_starve(c
     assert admit(client, 3, 33) is None
 
 
+def test_a_running_request_that_was_refused_growth_is_no_waiter(client: WireClient) -> None:
+    opened(client, 1, 2, 3)
+    assert admit(client, 1, 40) is None
+    assert refusal(client.ask(grant_op(2, next(numbers), 4))) is None  # held, so that the growth is refused
+    assert grow(client, 1, 24, 64) is not None
+    assert admit(client, 3, 2) is None
+
+
 def test_an_older_waiter_is_not_held_back_by_younger_ones(client: WireClient) -> None:
     opened(client, 1, 2, 3)
     assert admit(client, 1, 40) is None
