@@ -19,7 +19,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from actors.devices import NAMESPACE, find_device, first_line
+from actors.devices import NAMESPACE, find_device
 from actors.workers import RayWorkers
 from kvcluster.config import ConfigError, Settings
 from kvcluster.engine.pretrained import model_folder
@@ -75,7 +75,7 @@ def _start_own(cpus: int) -> None:
             address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **_QUIET
         )
     except (OSError, RuntimeError, RayError) as error:
-        raise ConfigError(f"Ray does not start on this machine: {first_line(error)}") from error
+        raise ConfigError(f"Ray does not start on this machine: {error}") from error
 
 
 def _join(address: str) -> None:

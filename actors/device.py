@@ -20,6 +20,7 @@ import ray
 
 from kvcluster.attach.server import AttachServer, open_attach_server
 from kvcluster.driver.host import open_host_driver
+from kvcluster.driver.limits import descriptor_room
 from kvcluster.driver.protocol import Driver
 from kvcluster.errors import InvariantBroken
 from kvcluster.services.device import DeviceService, DeviceSettings
@@ -45,6 +46,7 @@ class DeviceAddress:
     pid: int
     capacity_bytes: int
     granule_bytes: int
+    descriptors: int  # its process had room for so many before it created any memory
 
 
 class DeviceActor:
@@ -60,6 +62,7 @@ class DeviceActor:
         )
         self._service = DeviceService(self._driver, spec.settings, clock=time.monotonic)
         self._server: AttachServer = open_attach_server(spec.settings.name, self._service)
+        self._descriptors = descriptor_room()
         self._closing = threading.Event()
         self._leaving = threading.Event()
         for work in (self._server.serve, self._leave_when_idle):
@@ -70,7 +73,8 @@ class DeviceActor:
         if self._leaving.is_set():
             ray.actor.exit_actor()
         memory = self._spec.settings.memory
-        return DeviceAddress(self._server.address, os.getpid(), memory.capacity_bytes, memory.granule_bytes)
+        sizes = (memory.capacity_bytes, memory.granule_bytes)
+        return DeviceAddress(self._server.address, os.getpid(), *sizes, self._descriptors)
 
     def frame(self, data: bytes) -> bytes:
         """One frame of a client; see `DeviceService.frame`."""

@@ -22,6 +22,7 @@ from kvcluster.errors import DeviceUnreachable
 from kvcluster.services.device import DeviceSettings
 from kvcluster.services.device_memory import MemorySettings
 from kvcluster.services.local import pool_bytes_for
+from kvcluster.services.memory_check import check_device
 from kvcluster.units import format_bytes
 
 NAMESPACE = "kvcluster"
@@ -54,7 +55,7 @@ def find_device(name: str, node_id: str, settings: Settings, *, env: dict[str, s
     """The device's actor on that node, made now where there is none. `env` is for fault tests.
 
     Raises:
-        ConfigError: it is there already, with another size or granule.
+        ConfigError: it is there already, with another size or granule, or its process cannot hold so much.
         DeviceUnreachable: it does not start or answer.
     """
     spec = device_spec(name, node_id, settings)
@@ -67,11 +68,12 @@ def find_device(name: str, node_id: str, settings: Settings, *, env: dict[str, s
         except GetTimeoutError:
             raise DeviceUnreachable(device=name, reason=f"no answer within {START_TIMEOUT_S:.0f} s") from None
         except RayActorError as error:  # it was leaving when we found it
-            reason = first_line(error)
+            reason = reason_of(error)
         except RayError as error:
-            raise DeviceUnreachable(device=name, reason=first_line(error)) from None
+            raise DeviceUnreachable(device=name, reason=reason_of(error)) from None
         else:
             _check_same(name, address, settings)
+            check_device(settings, address.descriptors)
             return Device(name, node_id, actor, address)
     raise DeviceUnreachable(device=name, reason=reason)
 
@@ -88,11 +90,13 @@ def living_device(name: str, node_id: str) -> Any | None:
         return None
 
 
-def first_line(error: BaseException) -> str:
-    """What went wrong, without Ray's report around it."""
+def reason_of(error: RayError) -> str:
+    """What went wrong in one line, without Ray's report around it."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-    return lines[0] if lines else type(cause).__name__
+    if not lines:
+        return type(cause).__name__
+    return lines[-1] if "creation task" in lines[0] else lines[0]  # there the traceback follows, and ends in the error
 
 
 def _create(spec: DeviceSpec, env: dict[str, str]) -> Any:

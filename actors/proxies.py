@@ -5,7 +5,6 @@ A call whose reply is late or lost may have run; it surfaces as DeviceUnreachabl
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from actors.device import DeviceAddress
-from actors.devices import find_device, first_line
+from actors.devices import find_device, reason_of
 from kvcluster.attach.client import AttachClient, open_attach_client
 from kvcluster.config import Settings
 from kvcluster.driver.host import open_host_driver
@@ -44,7 +43,7 @@ class _RayReply:
         except RayTaskError:  # what the device raised: BadFrame, or a bug
             raise
         except RayError as error:
-            raise DeviceUnreachable(device=self.device, reason=first_line(error)) from None
+            raise DeviceUnreachable(device=self.device, reason=reason_of(error)) from None
         return data
 
 
@@ -61,14 +60,14 @@ class ActorTransport:
         return _RayReply(self._attach.welcome.device, self._actor.frame.remote(frame))
 
     def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
-        descriptors = self._attach.redeem(seq)
-        with ExitStack() as received, ExitStack() as imported:
-            for fd in descriptors.fds:
-                received.callback(os.close, fd)
-            handles = []
-            for fd, size_bytes in zip(descriptors.fds, descriptors.handle_bytes, strict=True):
+        handles: list[PhysicalHandle] = []
+        with ExitStack() as imported:
+
+            def take(fd: int, size_bytes: int) -> None:
                 handles.append(self._driver.import_fd(fd, size_bytes))
                 imported.callback(self._drop, handles[-1])
+
+            self._attach.redeem(seq, take)
             imported.pop_all()
         return handles
 

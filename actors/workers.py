@@ -16,7 +16,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.devices import first_line
+from actors.devices import reason_of
 from actors.reports import Answered, device_report
 from actors.request import RequestActor
 from actors.spec import WorkerSpec
@@ -125,7 +125,7 @@ class RayWorkers:
         try:
             said = ray.get(seat.awaited, timeout=POLL_S)
         except RayError as error:
-            yield self._lost(seat, first_line(error))
+            yield self._lost(seat, reason_of(error))
             return
         if seat.pid:
             yield from (self._finished(seat, key, outcome) for key, outcome in said)
@@ -166,5 +166,5 @@ def _opened(seat: Seat, timeout_s: float) -> int:
             raise error.cause from None
         raise
     except RayError as error:
-        raise WorkerFailed(worker=seat.number, reason=first_line(error)) from None
+        raise WorkerFailed(worker=seat.number, reason=reason_of(error)) from None
     return pid

@@ -17,14 +17,24 @@ from benchmarks.workload import llama_31m, open_our_arm, prompts
 def measure(name: str, *, prompt_tokens: tuple[int, int], max_tokens: int) -> dict[str, Ratio]:
     ours = open_our_arm(llama_31m())
     asked = prompts(8, shortest=prompt_tokens[0], longest=prompt_tokens[1], vocabulary=8192)
-    ours.answer(asked, max_tokens=max_tokens)
-    figures = ours.statistics()
+    ours.submit(asked, max_tokens=max_tokens)
+    quiet_steps = quiet_calls = finished = 0
+    before = ours.statistics()
+    while finished < len(asked):
+        finished += len(ours.step())
+        after = ours.statistics()
+        if after.control_messages == before.control_messages:
+            quiet_steps += 1
+            quiet_calls += after.driver_calls - before.driver_calls
+        before = after
     ours.close()
-    messages, waste = figures.messages_per_token, figures.committed_per_live
-    return {
-        f"{name}: control messages / token": Ratio(messages, messages, messages),
-        f"{name}: committed / live": Ratio(waste, waste, waste),
+    figures = {
+        "control messages / token": before.messages_per_token,
+        "committed / live": before.committed_per_live,
+        "driver calls / step without a message": quiet_calls / quiet_steps,
+        "steps without a message / step": quiet_steps / before.steps,
     }
+    return {f"{name}: {what}": Ratio(figure, figure, figure) for what, figure in figures.items()}
 
 
 def main() -> None:

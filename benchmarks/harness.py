@@ -46,15 +46,13 @@ def timed(work: Callable[[], object]) -> Timing:
 
 
 def interleaved(arms: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, list[Timing]]:
-    """Every arm once a round, after one round that warms up and is not counted."""
+    """Every arm once a round. The caller has warmed them up."""
     timings: dict[str, list[Timing]] = {name: [] for name in arms}
     names = list(arms)
-    for number in range(rounds + 1):
+    for number in range(rounds):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
-            timing = timed(arms[name])
-            if number:
-                timings[name].append(timing)
+            timings[name].append(timed(arms[name]))
     return timings
 
 

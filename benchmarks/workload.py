@@ -14,7 +14,7 @@ from kvcluster.config import settings_from
 from kvcluster.engine.model import open_model
 from kvcluster.engine.pretrained import model_folder, models_cache
 from kvcluster.engine.tokenizer import open_tokenizer
-from kvcluster.services.completion import Completion, CompletionRequest
+from kvcluster.services.completion import Completion, CompletionRequest, Refused
 from kvcluster.services.local import LocalDevice, open_device
 from kvcluster.services.request import RequestService, RequestStatistics, open_request_service
 from kvcluster.services.request.settings import request_settings
@@ -67,17 +67,24 @@ class OurArm:
 
     def answer(self, asked: Sequence[tuple[int, ...]], *, max_tokens: int) -> int:
         """Continue all prompts greedily, past any end token; returns the tokens generated."""
-        for key, prompt in enumerate(asked):
-            request = CompletionRequest(prompt, max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
-            self._service.submit(key, request)
-        outcomes = []
+        self.submit(asked, max_tokens=max_tokens)
+        outcomes: list[tuple[int, Completion | Refused]] = []
         while len(outcomes) < len(asked):
-            if not self._service.step():
-                self._service.wait(1.0)
-            outcomes += self._service.finished()
+            outcomes += self.step()
         generated = sum(outcome.completion_tokens for _, outcome in outcomes if isinstance(outcome, Completion))
         assert generated == max_tokens * len(asked), outcomes
         return generated
+
+    def submit(self, asked: Sequence[tuple[int, ...]], *, max_tokens: int) -> None:
+        for key, prompt in enumerate(asked):
+            request = CompletionRequest(prompt, max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
+            self._service.submit(key, request)
+
+    def step(self) -> list[tuple[int, Completion | Refused]]:
+        """One step, or a wait where there is nothing to do; returns what finished."""
+        if not self._service.step():
+            self._service.wait(1.0)
+        return self._service.finished()
 
     def statistics(self) -> RequestStatistics:
         return self._service.statistics()

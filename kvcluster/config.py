@@ -24,6 +24,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from kvcluster.units import GIB, format_bytes, parse_bytes
 
 _DEVICES = re.compile(r"host(?::(\d+(?:,\d+)*))?", re.ASCII)
+_SHOWN_CHARACTERS = 100  # of a wrong value
 _DEVICES_RULE = "must be host, or host with numbers, each once, as in host:0,1"
 
 
@@ -196,7 +197,7 @@ def _read_yaml(path: Path) -> object:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: the file cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: no UTF-8, or the 31st of February
         mark = getattr(error, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{path}: the file is not YAML in UTF-8{line}") from None
@@ -227,4 +228,9 @@ def _sentence(error: Mapping[str, Any]) -> str:
     if error["type"] == "missing":
         return f"{name} is missing: name it with --{name.replace('_', '-')} or in the config file"
     rule = re.sub(r"^\w+ should", "must", error["msg"].removeprefix("Value error, "))
-    return f"{name} is {error['input']!r}, and {rule}" if name else rule
+    return f"{name} is {_shown(error['input'])}, and {rule}" if name else rule
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."

@@ -39,16 +39,20 @@ class KvClusterError(Carried):
 class OutOfBudget(KvClusterError):
     """Not enough free bytes now. Nothing changed.
 
-    `free` counts what is free or can be evicted at once; `oldest_arrival` is the arrival number of the oldest
-    request on the device (the one that may wait while it holds memory), or None where no request is open.
+    `free` is what this request could have had: all that is free, less what must stay free beside it for others.
+    `oldest_arrival` is the arrival number of the oldest request on the device that can be served (the one that may
+    wait while it holds memory), or None where there is none. `quarantined` bytes come back only with a process's end.
     """
 
-    def __init__(self, *, need: int, free: int, oldest_arrival: int | None, retry_after_s: float) -> None:
+    def __init__(
+        self, *, need: int, free: int, oldest_arrival: int | None, retry_after_s: float, quarantined: int
+    ) -> None:
         super().__init__(f"{need} bytes are needed and {free} are free; ask again in {retry_after_s:.1f} s")
         self.need = need
         self.free = free
         self.oldest_arrival = oldest_arrival
         self.retry_after_s = retry_after_s
+        self.quarantined = quarantined
 
 
 class DeviceUnreachable(KvClusterError):

@@ -13,15 +13,13 @@ from contextlib import ExitStack
 
 from kvcluster.attach.heartbeats import Heartbeats
 from kvcluster.attach.line import Line, open_line
-from kvcluster.attach.protocol import Descriptors
-from kvcluster.attach.redemption import redeemed
+from kvcluster.attach.protocol import REPLY_TIMEOUT_S
+from kvcluster.attach.redemption import Take, redeem_all
 from kvcluster.attach.sockets import close_all, is_hung_up
 from kvcluster.wire.faults import raise_fault
 from kvcluster.wire.messages import Fault, Hello, Redeem, Welcome
 
-__all__ = ["AttachClient", "Descriptors", "open_attach_client"]
-
-REDEEM_TIMEOUT_S = 10.0
+__all__ = ["AttachClient", "open_attach_client"]
 
 
 def open_attach_client(address: str, session: str, *, timeout_s: float) -> AttachClient:
@@ -74,14 +72,16 @@ class AttachClient:
         with self._closing:
             return not self._closed and not is_hung_up(self._line.socket)
 
-    def redeem(self, seq: int, *, timeout_s: float = REDEEM_TIMEOUT_S) -> Descriptors:
-        """Descriptors for the windows that frame `seq` committed, in their order; the caller closes them.
+    def redeem(self, seq: int, take: Take, *, timeout_s: float = REPLY_TIMEOUT_S) -> None:
+        """Let `take` have a descriptor for each window that frame `seq` committed, in their order, and its size.
+
+        Each is closed once it was taken, so that few are open at once. A device that is slow is waited for as long as
+        it is for a frame's reply; one that ends is noticed at once.
 
         Raises:
-            DeviceUnreachable: the connection has ended, or no answer in time. Nothing is left open; while `alive`,
-                asking again is fine.
-            LimitReached: this process has no room for so many descriptors. Nothing is left open.
-            Whatever the device refuses with. Nothing is left open.
+            DeviceUnreachable: the connection has ended, or no answer in time. While `alive`, asking again is fine.
+            LimitReached: this process has no room for a packet's descriptors.
+            Whatever the device refuses with, or `take` raises. None is left open; some may have been taken.
         """
         deadline = time.monotonic() + timeout_s
         with self._redeeming:
@@ -89,7 +89,7 @@ class AttachClient:
                 raise self._line.lost("this client is closed")
             self._asked += 1
             self._line.say(Redeem(ask=self._asked, seq=seq), deadline)
-            return redeemed(self._line, self._asked, deadline)
+            redeem_all(self._line, self._asked, deadline, take)
 
     def close(self) -> None:
         """End the connection and the heartbeats; a redemption that is waiting fails. Again: nothing."""

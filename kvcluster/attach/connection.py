@@ -6,15 +6,13 @@ Not the place for what messages mean (`attach.server`), nor for the loop.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
-from kvcluster.attach.outbox import Outbox, Outgoing
-from kvcluster.attach.protocol import Descriptors
-from kvcluster.attach.sockets import MAX_DESCRIPTORS, close_all, receive
-from kvcluster.errors import BadFrame, KvClusterError, LimitReached
+from kvcluster.attach.outbox import Export, Handing, Outbox, Outgoing
+from kvcluster.attach.sockets import receive
+from kvcluster.errors import BadFrame, KvClusterError
 from kvcluster.wire.codec import decode_socket, encode
 from kvcluster.wire.faults import fault_of
-from kvcluster.wire.messages import Handed, Message, NotHanded, SocketMessage
+from kvcluster.wire.messages import Message, NotHanded, SocketMessage
 
 
 class Connection:
@@ -49,36 +47,31 @@ class Connection:
         return decode_socket(packet.data)
 
     def say(self, message: Message) -> None:
-        self._outbox.put([Outgoing(encode(message))])
+        self._outbox.put(Outgoing(encode(message)))
 
     def asked(self, ask: int) -> None:
         """A redemption begins; its client has given up older ones."""
         self._ask = ask
-        self._outbox.forget_redemptions()
+        self._outbox.forget_redemption()
 
-    def hand(self, seq: int, descriptors: Descriptors) -> None:
-        """Answer the redemption, in pieces of what a packet carries; the descriptors are the outbox's from now on."""
-        try:
-            pieces = list(_pieces(self._ask, seq, descriptors))
-        except BaseException:
-            close_all(descriptors.fds)
-            raise
-        self._outbox.put(pieces)
+    def hand(self, seq: int, export: Export) -> None:
+        """Answer the redemption, in pieces of what a packet carries, each made by `export` as it is sent."""
+        self._outbox.hand(Handing(self._ask, seq, export))
 
     def refuse(self, error: KvClusterError) -> None:
-        """Answer the redemption with an error."""
-        self._outbox.forget_redemptions()
-        self._outbox.put([Outgoing(encode(NotHanded(ask=self._ask, fault=fault_of(error))), ask=self._ask)])
+        """Answer the redemption, or what is left of it, with an error."""
+        self._outbox.forget_redemption()
+        self._outbox.put(Outgoing(encode(NotHanded(ask=self._ask, fault=fault_of(error))), ask=self._ask))
 
     def flush(self) -> None:
-        """Send what there is room for; a redemption that the kernel takes no descriptors for is refused.
+        """Send what there is room for; a redemption whose descriptors cannot be made or sent is refused.
 
         Raises:
             OSError: the connection has ended.
         """
         try:
             self._outbox.flush()
-        except LimitReached as error:
+        except KvClusterError as error:
             self.refuse(error)
             self._outbox.flush()
 
@@ -86,13 +79,3 @@ class Connection:
         self.closed = True
         self._outbox.close()
         self.socket.close()
-
-
-def _pieces(ask: int, seq: int, descriptors: Descriptors) -> Iterator[Outgoing]:
-    """At least one: an empty ticket has an answer too."""
-    total = len(descriptors.fds)
-    for start in range(0, max(total, 1), MAX_DESCRIPTORS):
-        fds = descriptors.fds[start : start + MAX_DESCRIPTORS]
-        sizes = descriptors.handle_bytes[start : start + MAX_DESCRIPTORS]
-        handed = Handed(ask=ask, seq=seq, count=len(fds), total=total, handle_bytes=sizes)
-        yield Outgoing(encode(handed), fds, ask)

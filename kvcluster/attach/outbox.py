@@ -1,8 +1,9 @@
-"""What waits to be sent on one connection: packets, each with the descriptors that it owns.
+"""What waits to be sent on one connection: messages, and what is left of one redemption.
 
-Sending never blocks. A descriptor is closed here when its packet was sent, was dropped, or the outbox is closed. The
-size is bounded by what a client may ask: the welcome, and one redemption, because a client that asks again has
-given up its older one.
+Sending never blocks. A redemption waits without descriptors: those of a piece are made when it is to be sent and
+closed at once, sent or not, so that at most one packet's are open in this process, however many clients there are.
+The size is bounded by what a client may ask: the welcome, and the answer to one redemption, because a client that
+asks again has given up its older one.
 """
 
 from __future__ import annotations
@@ -10,63 +11,103 @@ from __future__ import annotations
 import errno
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from kvcluster.attach.protocol import Descriptors
 from kvcluster.attach.sockets import close_all, send
 from kvcluster.errors import LimitReached
+from kvcluster.wire.codec import encode
+from kvcluster.wire.messages import Handed
+
+Export = Callable[[int], Descriptors]
+"""Makes the descriptors of a ticket's next piece, from a handle on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     data: bytes
-    fds: tuple[int, ...] = ()
     ask: int = 0  # of the redemption that it answers; 0 = of none
+
+
+@dataclass(slots=True)
+class Handing:
+    """The answer to redemption `ask`, as far as it was sent. At least one piece: an empty ticket has an answer too."""
+
+    ask: int
+    seq: int
+    export: Export
+    sent: int = 0
 
 
 class Outbox:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._waiting: deque[Outgoing] = deque()
+        self._handing: Handing | None = None
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        """Messages that wait; a redemption is one."""
+        return len(self._waiting) + (self._handing is not None)
 
-    def put(self, packets: Iterable[Outgoing]) -> None:
-        self._waiting.extend(packets)
+    def put(self, packet: Outgoing) -> None:
+        self._waiting.append(packet)
 
-    def forget_redemptions(self) -> None:
-        """Drop, and close, what answers a redemption and was not sent yet."""
-        for packet in self._waiting:
-            if packet.ask:
-                close_all(packet.fds)
+    def hand(self, handing: Handing) -> None:
+        self._handing = handing
+
+    def forget_redemption(self) -> None:
+        """Drop what answers a redemption and was not sent yet."""
+        self._handing = None
         self._waiting = deque(packet for packet in self._waiting if not packet.ask)
 
     def flush(self) -> None:
         """Send what the peer has room for.
 
         Raises:
-            LimitReached: the kernel takes no more descriptors under way. What was not sent is still waiting.
+            KvClusterError: the next piece cannot be made, or the kernel takes no more descriptors under way
+                (LimitReached). What was not sent is still waiting.
             OSError: the connection has ended.
         """
         while self._waiting:
-            packet = self._waiting[0]
-            try:
-                send(self._connection, packet.data, packet.fds)
-            except BlockingIOError:
+            if not self._sent(self._waiting[0].data):
                 return
-            except OSError as error:
-                if error.errno == errno.ETOOMANYREFS:
-                    raise _too_many(packet) from None
-                raise
             self._waiting.popleft()
-            close_all(packet.fds)
+        while self._handing is not None:
+            if not self._handed(self._handing):
+                return
 
     def close(self) -> None:
-        while self._waiting:
-            close_all(self._waiting.popleft().fds)
+        self._waiting.clear()
+        self._handing = None
+
+    def _handed(self, handing: Handing) -> bool:
+        """Whether the next piece was sent."""
+        piece = handing.export(handing.sent)
+        try:
+            sizes, count = piece.handle_bytes, len(piece.fds)
+            said = Handed(ask=handing.ask, seq=handing.seq, count=count, total=piece.total, handle_bytes=sizes)
+            if not self._sent(encode(said), piece.fds):
+                return False
+        finally:
+            close_all(piece.fds)
+        handing.sent += count
+        if handing.sent >= piece.total:
+            self._handing = None
+        return True
+
+    def _sent(self, data: bytes, fds: tuple[int, ...] = ()) -> bool:
+        try:
+            send(self._connection, data, fds)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.ETOOMANYREFS:
+                raise _too_many(len(fds)) from None
+            raise
+        return True
 
 
-def _too_many(packet: Outgoing) -> LimitReached:
+def _too_many(count: int) -> LimitReached:
     remedy = "clients that have not received theirs hold the user's limit (ulimit -n): ask again, or raise it"
-    return LimitReached(limit="descriptors under way", need=len(packet.fds), free=0, remedy=remedy)
+    return LimitReached(limit="descriptors under way", need=count, free=0, remedy=remedy)

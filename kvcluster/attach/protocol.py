@@ -11,13 +11,19 @@ from typing import Protocol
 
 from kvcluster.wire.messages import Hello, Welcome
 
+REPLY_TIMEOUT_S = 60.0  # for a frame's reply and for a redemption alike: both may wait for the device's one lock
+
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Open descriptors in window order, one a handle, and each handle's size. Whoever receives them closes them."""
+    """A piece of a ticket that names `total` handles: open descriptors in window order, and each handle's size.
+
+    Whoever receives them closes them.
+    """
 
     fds: tuple[int, ...]
     handle_bytes: tuple[int, ...]
+    total: int
 
 
 class SessionEvents(Protocol):
@@ -30,8 +36,9 @@ class SessionEvents(Protocol):
     def hello(self, hello: Hello, *, pid: int) -> Welcome:
         """A process wants to attach. After an error its connection is closed."""
 
-    def redeem(self, session: str, seq: int) -> Descriptors:
-        """Descriptors for the windows that frame `seq` committed, new ones each time."""
+    def redeem(self, session: str, seq: int, start: int = 0) -> Descriptors:
+        """Descriptors for the windows that frame `seq` committed, new ones each time: at most `MAX_DESCRIPTORS` from
+        handle `start` on. They are asked for when they can be sent, so that few are open at once."""
 
     def heartbeat(self, session: str) -> None:
         """The session is alive."""

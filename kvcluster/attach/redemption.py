@@ -1,40 +1,47 @@
-"""The pieces of one redemption, put together: descriptors in window order, or an error and nothing left open.
+"""The pieces of one redemption, in window order: each descriptor is taken, and closed, before the next piece is heard.
 
-A piece of an older redemption, which its client gave up, is closed and passed over.
+So a client needs room for one packet's descriptors and for what it makes of them. A piece of an older redemption,
+which its client gave up, is closed and passed over.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import os
+from collections import deque
+from collections.abc import Callable
 
 from kvcluster.attach.line import Heard, Line
-from kvcluster.attach.protocol import Descriptors
 from kvcluster.attach.sockets import close_all
 from kvcluster.errors import LimitReached
 from kvcluster.wire.faults import raise_fault
 from kvcluster.wire.messages import Fault, Handed, NotHanded
 
+Take = Callable[[int, int], object]
+"""Called with a descriptor, which is closed afterwards, and its handle's size."""
 
-def redeemed(line: Line, ask: int, deadline: float) -> Descriptors:
-    """What answers redemption `ask`; the caller owns the descriptors.
+
+def redeem_all(line: Line, ask: int, deadline: float, take: Take) -> None:
+    """Let `take` have each descriptor that answers redemption `ask`, in order.
 
     Raises:
-        DeviceUnreachable, LimitReached, or what the device refused with. Whatever arrived is closed.
+        DeviceUnreachable, LimitReached, what the device refused with, or what `take` raised. Whatever arrived is
+            closed; some may have been taken.
     """
-    fds: list[int] = []
-    sizes: list[int] = []
-    with ExitStack() as arrived:
-        is_complete = False
-        while not is_complete:
-            heard = _next(line, ask, deadline)
-            arrived.callback(close_all, heard.fds)
+    taken = 0
+    is_complete = False
+    while not is_complete:
+        heard = _next(line, ask, deadline)
+        fds = deque(heard.fds)
+        try:
             handed = _handed(line, heard)
-            _check(line, handed, heard, len(fds))
-            fds += heard.fds
-            sizes += handed.handle_bytes
-            is_complete = len(fds) == handed.total
-        arrived.pop_all()
-    return Descriptors(tuple(fds), tuple(sizes))
+            _check(line, handed, heard, taken)
+            for size_bytes in handed.handle_bytes:
+                take(fds[0], size_bytes)
+                os.close(fds.popleft())
+        finally:
+            close_all(tuple(fds))
+        taken += handed.count
+        is_complete = taken == handed.total
 
 
 def _next(line: Line, ask: int, deadline: float) -> Heard:
@@ -60,7 +67,7 @@ def _handed(line: Line, heard: Heard) -> Handed:
 def _check(line: Line, handed: Handed, heard: Heard, before: int) -> None:
     if not heard.is_whole:
         remedy = "raise the limit of open files (ulimit -n), or use larger granules"
-        raise LimitReached(limit="descriptors", need=handed.total, free=before + len(heard.fds), remedy=remedy)
+        raise LimitReached(limit="descriptors", need=handed.count, free=len(heard.fds), remedy=remedy)
     is_sound = len(heard.fds) == len(handed.handle_bytes) == handed.count and before + handed.count <= handed.total
     if not is_sound or (handed.count == 0 and handed.total > 0):
         raise line.lost(f"{len(heard.fds)} descriptors came where {handed.count} of {handed.total} were announced")

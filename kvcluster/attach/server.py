@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from enum import Enum
 
 from kvcluster.attach.listener import Listener
@@ -31,8 +32,12 @@ class _Phase(Enum):
     CLOSED = "closed"
 
 
-def open_attach_server(device: str, events: SessionEvents) -> AttachServer:
+def open_attach_server(
+    device: str, events: SessionEvents, *, clock: Callable[[], float] = time.monotonic
+) -> AttachServer:
     """Listen for the clients of `device`, under a name of its own; the caller runs `serve` on a thread.
+
+    Connections that do not say hello are dropped after a while, by `clock`.
 
     Raises:
         ValueError: the device's name is too long for a socket's.
@@ -44,17 +49,18 @@ def open_attach_server(device: str, events: SessionEvents) -> AttachServer:
     except OSError:
         listener.close()
         raise
-    return AttachServer(listener, loop, events)
+    return AttachServer(listener, loop, events, clock=clock)
 
 
 class AttachServer:
     """`address` is what a client connects to. One thread serves; any may close."""
 
-    def __init__(self, listener: Listener, loop: Loop, events: SessionEvents) -> None:
+    def __init__(self, listener: Listener, loop: Loop, events: SessionEvents, *, clock: Callable[[], float]) -> None:
         self.address = listener.address
         self._listener = listener
         self._loop = loop
         self._events = events
+        self._clock = clock
         self._sessions = Sessions(loop, events)
         self._phase = _Phase.OPEN
         self._phase_lock = threading.Lock()
@@ -100,11 +106,12 @@ class AttachServer:
             if time.monotonic() >= idle_at:
                 idle_at = time.monotonic() + IDLE_S
                 self._events.idle()
+                self._sessions.drop_silent(self._clock())
 
     def _knocked(self, _events: int) -> None:
         connection = self._listener.accept()
         if connection is not None:
-            self._sessions.admit(connection)
+            self._sessions.admit(connection, self._clock())
 
     def _shut(self) -> None:
         self._phase = _Phase.CLOSED

@@ -1,6 +1,6 @@
 """What a client says and what happens to it, told to the service as `SessionEvents`.
 
-    connection   accepted -> welcomed -> closed         (by EOF, by an error, by its process's death)
+    connection   accepted -> welcomed -> closed         (by EOF, by an error, by its process's death, by its silence)
     session      welcomed -> disconnected -> gone       (gone: only when the pidfd fires)
 
 Everything here runs on the server's one thread. A session's name is used once: as long as its process lives, nobody
@@ -23,6 +23,8 @@ from kvcluster.errors import BadFrame, KvClusterError, NotAllowed
 from kvcluster.wire.faults import fault_of
 from kvcluster.wire.messages import Heartbeat, Hello, Redeem, SocketMessage
 
+HELLO_TIMEOUT_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Watch:
@@ -37,14 +39,20 @@ class Sessions:
     def __init__(self, loop: Loop, events: SessionEvents) -> None:
         self._loop = loop
         self._events = events
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, float] = {}  # since when
         self._watches: dict[str, _Watch] = {}
 
-    def admit(self, accepted: socket.socket) -> None:
+    def admit(self, accepted: socket.socket, now: float) -> None:
         """Listen to a new connection, which is ours from now on."""
         connection = Connection(accepted)
-        self._connections.add(connection)
+        self._connections[connection] = now
         self._loop.watch(accepted.fileno(), partial(self._ready, connection))
+
+    def drop_silent(self, now: float) -> None:
+        """Close connections that have not said hello for `HELLO_TIMEOUT_S`: each takes a descriptor."""
+        for connection, since in tuple(self._connections.items()):
+            if connection.session is None and now - since >= HELLO_TIMEOUT_S:
+                self._part(connection, NotAllowed(reason=f"no hello within {HELLO_TIMEOUT_S:.0f} s"))
 
     def close(self) -> None:
         """Close every connection and stop watching processes. The service is told nothing."""
@@ -103,12 +111,7 @@ class Sessions:
 
     def _redeem(self, connection: Connection, session: str, redeem: Redeem) -> None:
         connection.asked(redeem.ask)
-        try:
-            descriptors = self._events.redeem(session, redeem.seq)
-        except KvClusterError as error:
-            connection.refuse(error)
-        else:
-            connection.hand(redeem.seq, descriptors)
+        connection.hand(redeem.seq, partial(self._events.redeem, session, redeem.seq))
 
     def _flush(self, connection: Connection) -> None:
         try:
@@ -126,7 +129,7 @@ class Sessions:
 
     def _drop(self, connection: Connection) -> None:
         self._loop.unwatch(connection.socket.fileno())
-        self._connections.discard(connection)
+        del self._connections[connection]
         connection.close()
         if connection.session is not None:
             self._events.disconnected(connection.session)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from kvcluster.budget.ledger import FREE, GRANTED, Account, Ledger
+from kvcluster.budget.ledger import FREE, GRANTED, QUARANTINE, Account, Ledger
 from kvcluster.budget.release_rate import ReleaseRate
 from kvcluster.errors import GrantRefused, NotAllowed, OutOfBudget
 from kvcluster.ids import GrantId, RequestId
@@ -40,11 +40,16 @@ GRANT_MOVES: dict[GrantState, frozenset[GrantState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds: how long a grant is held, and the least and most that a refused client is told to wait."""
+    """Seconds: how long a grant is held, and the least and most that a refused client is told to wait.
+
+    `busy_retry_s` is the most while somebody has, or is about to get, bytes that may come back at any moment: nobody
+    tells a waiter when they do. (With nothing but the quarantine in the way it is `most_retry_s`.)
+    """
 
     grant_s: float = 5.0
     least_retry_s: float = 0.1
     most_retry_s: float = 30.0
+    busy_retry_s: float = 2.0
 
 
 @dataclass(slots=True)
@@ -90,9 +95,19 @@ class Governor:
     def refusal(self, size_bytes: int, *, headroom_bytes: int, oldest_arrival: int | None) -> OutOfBudget:
         """The refusal of `size_bytes`, with what is free for it and when to ask again."""
         free = max(0, self._ledger.balance(FREE) - headroom_bytes)
-        wait_s = self._release_rate.seconds_until(size_bytes - free)
-        retry_after_s = min(max(wait_s, self._limits.least_retry_s), self._limits.most_retry_s)
-        return OutOfBudget(need=size_bytes, free=free, oldest_arrival=oldest_arrival, retry_after_s=retry_after_s)
+        wait_s = max(self._release_rate.seconds_until(size_bytes - free), self._limits.least_retry_s)
+        return OutOfBudget(
+            need=size_bytes,
+            free=free,
+            oldest_arrival=oldest_arrival,
+            retry_after_s=min(wait_s, self._most_retry_s(headroom_bytes)),
+            quarantined=self._ledger.balance(QUARANTINE),
+        )
+
+    def _most_retry_s(self, headroom_bytes: int) -> float:
+        idle_bytes = self._ledger.balance(FREE) + self._ledger.balance(QUARANTINE)
+        is_busy = headroom_bytes > 0 or idle_bytes < self._ledger.capacity_bytes
+        return min(self._limits.most_retry_s, self._limits.busy_retry_s) if is_busy else self._limits.most_retry_s
 
     @property
     def grant_s(self) -> float:

@@ -14,16 +14,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class RuleBroken(Exception):
     """A sentence that says which rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """[address, end) holds the whole of what `owner` names."""
+class Piece(NamedTuple):
+    """[address, end) holds the whole of what `owner` names. A tuple, because one is made in every map call."""
 
     address: int
     size_bytes: int
@@ -65,8 +64,10 @@ class Shelf:
         """
         self._check_inside(address, size_bytes)
         after = bisect_left(self._starts, address + size_bytes)
-        if after and self._pieces[self._starts[after - 1]].end > address:
-            raise RuleBroken("something is mapped there already")
+        if after:
+            start, mapped_bytes, _ = self._pieces[self._starts[after - 1]]
+            if start + mapped_bytes > address:
+                raise RuleBroken("something is mapped there already")
 
     def filled(self, address: int, size_bytes: int) -> tuple[Piece, ...]:
         """The whole pieces that fill [address, address + size_bytes) without a gap.
@@ -75,43 +76,48 @@ class Shelf:
             RuleBroken: they do not, or a piece lies there in part only.
         """
         self._check_inside(address, size_bytes)
-        pieces = []
-        here, end = address, address + size_bytes
-        while here < end:
-            piece = self._pieces.get(here)
-            if piece is None or piece.end > end:
-                raise RuleBroken("the range is not filled by whole mappings")
-            pieces.append(piece)
-            here = piece.end
-        return tuple(pieces)
+        end = address + size_bytes
+        first = bisect_left(self._starts, address)
+        starts = self._starts[first : bisect_left(self._starts, end, first)]
+        pieces = tuple([self._pieces[start] for start in starts])
+        if sum([piece[1] for piece in pieces]) != size_bytes or pieces[-1].end > end:  # disjoint, and none before
+            raise RuleBroken("the range is not filled by whole mappings")
+        return pieces
 
-    def occupy(self, piece: Piece) -> None:
-        """Write down a piece whose vacancy was checked."""
-        self._gaps += self._gap_before(piece.address) + self._gap_after(piece.end) - 1
-        insort(self._starts, piece.address)
+    def occupy(self, piece: Piece) -> int:
+        """Write down a piece whose vacancy was checked; returns by how many the mappings grew."""
+        place = bisect_left(self._starts, piece.address)
+        grown = self._gap_before(place, piece.address) + self._gap_after(piece.address + piece.size_bytes)
+        self._starts.insert(place, piece.address)
         self._pieces[piece.address] = piece
+        self._gaps += grown - 1  # one gap became so many, and a piece
+        return grown
 
-    def vacate(self, pieces: tuple[Piece, ...]) -> None:
-        """Strike out adjacent pieces, as `filled` gave them."""
+    def vacate(self, pieces: tuple[Piece, ...]) -> int:
+        """Strike out adjacent pieces, as `filled` gave them; returns by how many the mappings grew."""
         first = bisect_left(self._starts, pieces[0].address)
         del self._starts[first : first + len(pieces)]
         for piece in pieces:
             del self._pieces[piece.address]
-        self._gaps += 1 - self._gap_before(pieces[0].address) - self._gap_after(pieces[-1].end)
+        gone = self._gap_before(first, pieces[0].address) + self._gap_after(pieces[-1].end)
+        self._gaps += 1 - gone
+        return 1 - gone - len(pieces)
 
     def _check_inside(self, address: int, size_bytes: int) -> None:
         if size_bytes < 1:
             raise RuleBroken("the range is empty")
-        if address < self.address or address + size_bytes > self.end:
+        if address < self.address or address + size_bytes > self.address + self.size_bytes:
             raise RuleBroken("the range leaves the reserved one")
 
-    def _gap_before(self, address: int) -> bool:
-        before = bisect_left(self._starts, address)
-        edge = self._pieces[self._starts[before - 1]].end if before else self.address
-        return edge < address
+    def _gap_before(self, place: int, address: int) -> bool:
+        """`place` is how many pieces lie before `address`."""
+        if not place:
+            return self.address < address
+        start, size_bytes, _ = self._pieces[self._starts[place - 1]]
+        return start + size_bytes < address
 
     def _gap_after(self, end: int) -> bool:
-        return end < self.end and end not in self._pieces
+        return end not in self._pieces and end < self.end
 
 
 @dataclass(slots=True)
@@ -148,9 +154,10 @@ class AddressBook:
         if address % self.granule_bytes:
             raise RuleBroken(f"the address is no multiple of {self.granule_bytes}")
         after = bisect_right(self._starts, address)
-        if not after or address >= self._shelves[self._starts[after - 1]].end:
+        shelf = self._shelves[self._starts[after - 1]] if after else None
+        if shelf is None or address >= shelf.end:
             raise RuleBroken("the address is not reserved")
-        return self._shelves[self._starts[after - 1]]
+        return shelf
 
     def empty_shelf(self, address: int, size_bytes: int) -> Shelf:
         """The shelf that is exactly this range, with nothing on it.

@@ -5,16 +5,22 @@ DriverError (EINVAL, its cause says which rule) before any system call. Pages ar
 enforced there too. 2 MiB: create 478 us, map 4, access 1, unmap 3; first touch costs more than all of them.
 
 A process that only imports uses the same class: imported handles are not charged to the capacity.
+
+"No CUDA after fork" holds here too: a forked child has none of the mappings (`driver.linux`), so that an access
+there is a SIGSEGV of its own, and the driver that it inherited refuses every call; one that it opens itself works.
 """
 
 from __future__ import annotations
 
 import errno
+import inspect
 import mmap
+import os
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kvcluster.driver import linux
 from kvcluster.driver.books import AddressBook, Piece, RuleBroken, Shelf
@@ -50,6 +56,40 @@ def open_host_driver(*, capacity_bytes: int, granule_bytes: int = 64 * KIB) -> H
     return HostDriver(granule_bytes=granule_bytes, capacity_bytes=capacity_bytes)
 
 
+_process = object()  # this one, from its fork on
+
+
+def _forked() -> None:
+    global _process
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _strict(call: Callable[Concatenate[HostDriver, P], R]) -> Callable[Concatenate[HostDriver, P], R]:
+    """One call at a time, by its own process; a broken rule and a failed system call become DriverErrors."""
+    parameters = inspect.signature(call)
+
+    @wraps(call)
+    def strict(driver: HostDriver, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            if driver._process is not _process:
+                raise RuleBroken("the process was forked after the driver was opened: open a new one in the child")
+            with driver._lock:
+                if driver._closed:
+                    raise RuleBroken("the driver is closed")
+                return call(driver, *args, **kwargs)
+        except (RuleBroken, OSError) as failure:
+            asked = parameters.bind(driver, *args, **kwargs).arguments
+            raise _as_ours(failure, call.__name__, asked) from failure
+
+    return strict
+
+
 class HostDriver:
     """`kvcluster.driver.protocol.Driver` over memfd and mmap. Safe to call from several threads."""
 
@@ -58,107 +98,103 @@ class HostDriver:
         self._memories = Memories(capacity_bytes)
         self._calls: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._process = _process
         self._closed = False
 
     @property
     def granularity_bytes(self) -> int:
         return self._book.granule_bytes
 
+    @_strict
     def reserve(self, size_bytes: int) -> int:
-        with self._call("reserve", size_bytes=size_bytes):
-            self._book.check_size(size_bytes)
-            MAPPINGS.ensure(1)
-            self._calls["reserve"] += 1
-            address = linux.reserve(size_bytes, self.granularity_bytes)
-            self._book.add(Shelf(address, size_bytes))
-            MAPPINGS.used(1)
-            return address
+        self._book.check_size(size_bytes)
+        MAPPINGS.ensure(1)
+        self._calls["reserve"] += 1
+        address = linux.reserve(size_bytes, self.granularity_bytes)
+        self._book.add(Shelf(address, size_bytes))
+        MAPPINGS.used(1)
+        return address
 
+    @_strict
     def create(self, size_bytes: int) -> PhysicalHandle:
-        with self._call("create", size_bytes=size_bytes):
-            self._book.check_size(size_bytes)
-            self._memories.check_room(size_bytes)
-            DESCRIPTORS.ensure(1)
-            self._calls["create"] += 1
-            return self._memories.create(size_bytes)
+        self._book.check_size(size_bytes)
+        self._memories.check_room(size_bytes)
+        DESCRIPTORS.ensure(1)
+        self._calls["create"] += 1
+        return self._memories.create(size_bytes)
 
+    @_strict
     def map(self, address: int, handle: PhysicalHandle) -> None:
-        with self._call("map", address, handle.size_bytes):
-            memory = self._memories.find(handle)
-            shelf = self._book.shelf_at(address, handle.size_bytes)
-            shelf.vacancy(address, handle.size_bytes)
-            MAPPINGS.ensure(2)  # a piece in the middle of a gap makes two more
-            self._calls["map"] += 1
-            linux.map_file(address, handle.size_bytes, memory.descriptor)
-            before = shelf.mappings
-            shelf.occupy(Piece(address, handle.size_bytes, handle.number))
-            memory.mappings += 1
-            MAPPINGS.used(shelf.mappings - before)
+        memory = self._memories.find(handle)
+        shelf = self._book.shelf_at(address, handle.size_bytes)
+        shelf.vacancy(address, handle.size_bytes)
+        MAPPINGS.ensure(2)  # a piece in the middle of a gap makes two more
+        self._calls["map"] += 1
+        linux.map_file(address, handle.size_bytes, memory.descriptor)
+        MAPPINGS.used(shelf.occupy(Piece(address, handle.size_bytes, handle.number)))
+        memory.mappings += 1
 
+    @_strict
     def set_access(self, address: int, size_bytes: int, access: Access) -> None:
-        with self._call("set_access", address, size_bytes):
-            self._book.shelf_at(address, size_bytes).filled(address, size_bytes)
-            self._calls["set_access"] += 1
-            linux.protect(address, size_bytes, _PROTECTIONS[access])
+        self._book.shelf_at(address, size_bytes).filled(address, size_bytes)
+        self._calls["set_access"] += 1
+        linux.protect(address, size_bytes, _PROTECTIONS[access])
 
+    @_strict
     def unmap(self, address: int, size_bytes: int) -> None:
-        with self._call("unmap", address, size_bytes):
-            shelf = self._book.shelf_at(address, size_bytes)
-            pieces = shelf.filled(address, size_bytes)
-            self._calls["unmap"] += 1
-            linux.unmap_file(address, size_bytes)
-            before = shelf.mappings
-            shelf.vacate(pieces)
-            MAPPINGS.used(shelf.mappings - before)
-            for piece in pieces:
-                self._memories.unmapped(piece.owner)
+        shelf = self._book.shelf_at(address, size_bytes)
+        pieces = shelf.filled(address, size_bytes)
+        self._calls["unmap"] += 1
+        linux.unmap_file(address, size_bytes)
+        MAPPINGS.used(shelf.vacate(pieces))
+        self._memories.unmapped(pieces)
 
+    @_strict
     def release(self, handle: PhysicalHandle) -> None:
-        with self._call("release", size_bytes=handle.size_bytes):
-            self._memories.find(handle)
-            self._calls["release"] += 1
-            self._memories.release(handle.number)
+        self._memories.find(handle)
+        self._calls["release"] += 1
+        self._memories.release(handle.number)
 
+    @_strict
     def free_address(self, address: int, size_bytes: int) -> None:
-        with self._call("free_address", address, size_bytes):
-            shelf = self._book.empty_shelf(address, size_bytes)
-            self._calls["free_address"] += 1
-            linux.unreserve(address, size_bytes)
-            self._book.remove(shelf)
-            MAPPINGS.used(-1)
+        shelf = self._book.empty_shelf(address, size_bytes)
+        self._calls["free_address"] += 1
+        linux.unreserve(address, size_bytes)
+        self._book.remove(shelf)
+        MAPPINGS.used(-1)
 
+    @_strict
     def export_fd(self, handle: PhysicalHandle) -> int:
-        with self._call("export_fd", size_bytes=handle.size_bytes):
-            memory = self._memories.find(handle)
-            DESCRIPTORS.ensure(1)
-            self._calls["export_fd"] += 1
-            descriptor = linux.duplicate(memory.descriptor)
-            DESCRIPTORS.used(1)  # whoever closes it does not tell us: the next measurement does
-            return descriptor
+        memory = self._memories.find(handle)
+        DESCRIPTORS.ensure(1)
+        self._calls["export_fd"] += 1
+        descriptor = linux.duplicate(memory.descriptor)
+        DESCRIPTORS.used(1)  # whoever closes it does not tell us: the next measurement does
+        return descriptor
 
+    @_strict
     def import_fd(self, descriptor: int, size_bytes: int) -> PhysicalHandle:
-        with self._call("import_fd", size_bytes=size_bytes):
-            self._book.check_size(size_bytes)
-            DESCRIPTORS.ensure(1)
-            self._calls["import_fd"] += 1
-            return self._memories.adopt(descriptor, size_bytes)
+        self._book.check_size(size_bytes)
+        DESCRIPTORS.ensure(1)
+        self._calls["import_fd"] += 1
+        return self._memories.adopt(descriptor, size_bytes)
 
+    @_strict
     def synchronize(self) -> None:
         """Nothing is asynchronous here."""
-        with self._call("synchronize"):
-            self._calls["synchronize"] += 1
+        self._calls["synchronize"] += 1
 
+    @_strict
     def memory_info(self) -> MemoryInfo:
-        with self._call("memory_info"):
-            self._calls["memory_info"] += 1
-            held, total = self._memories.held_bytes(), self._memories.capacity_bytes
-            return MemoryInfo(total, max(0, total - held), held)
+        self._calls["memory_info"] += 1
+        held, total = self._memories.held_bytes(), self._memories.capacity_bytes
+        return MemoryInfo(total, max(0, total - held), held)
 
+    @_strict
     def scrub(self, handle: PhysicalHandle) -> None:
-        with self._call("scrub", size_bytes=handle.size_bytes):
-            memory = self._memories.find(handle)
-            self._calls["scrub"] += 1
-            linux.write_zeros(memory.descriptor, memory.size_bytes)
+        memory = self._memories.find(handle)
+        self._calls["scrub"] += 1
+        linux.write_zeros(memory.descriptor, memory.size_bytes)
 
     def calls(self) -> Mapping[str, int]:
         with self._lock:
@@ -168,20 +204,14 @@ class HostDriver:
         with self._lock:
             self._closed = True
 
-    @contextmanager
-    def _call(self, name: str, address: int = 0, size_bytes: int = 0) -> Iterator[None]:
-        """One call at a time; a broken rule and a failed system call become DriverErrors."""
-        with self._lock:
-            try:
-                if self._closed:
-                    raise RuleBroken("the driver is closed")
-                yield
-            except RuleBroken as broken:
-                raise _error(name, errno.EINVAL, address, size_bytes) from broken
-            except OSError as failure:
-                code = failure.errno or errno.EIO
-                limit = _limit_behind(name, code, size_bytes)
-                raise limit or _error(name, code, address, size_bytes) from failure
+
+def _as_ours(failure: RuleBroken | OSError, call: str, asked: Mapping[str, Any]) -> LimitReached | DriverError:
+    address: int = asked.get("address", 0)
+    size_bytes: int = asked["handle"].size_bytes if "handle" in asked else asked.get("size_bytes", 0)
+    if isinstance(failure, RuleBroken):
+        return _error(call, errno.EINVAL, address, size_bytes)
+    code = failure.errno or errno.EIO
+    return _limit_behind(call, code, size_bytes) or _error(call, code, address, size_bytes)
 
 
 def _limit_behind(call: str, code: int, size_bytes: int) -> LimitReached | None:

@@ -14,32 +14,36 @@ import resource
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from kvcluster.driver.control_groups import group_room
 from kvcluster.errors import LimitReached
 from kvcluster.units import KIB, MIB
 
-SPARE_DESCRIPTORS = 256  # for the rest of the process: sockets, files, Ray
-SPARE_MAPPINGS = 1_024  # for threads, libraries, and for unmapping
+SPARE_DESCRIPTORS = 256  # what a size leaves to the rest of the process: sockets, files, Ray
+SPARE_MAPPINGS = 1_024  # threads, libraries, and unmapping
+LAST_DESCRIPTORS = 128  # what a driver leaves; less, so that the rest may grow once a size was accepted
+LAST_MAPPINGS = 512
 SPARE_BYTES = 256 * MIB  # for everybody else on the machine
 
 
-def descriptor_room() -> int:
-    """Descriptors that our handles may still use, once the soft limit is raised to the hard one."""
+def descriptor_room(spare: int = SPARE_DESCRIPTORS) -> int:
+    """Descriptors that our handles may still use and leave `spare`, once the soft limit is raised to the hard one."""
     used = len(os.listdir("/proc/self/fd")) - 1
-    return max(0, _most_descriptors() - used - SPARE_DESCRIPTORS)
+    return max(0, _most_descriptors() - used - spare)
 
 
-def mapping_room() -> int:
-    """Kernel mappings that our windows may still use."""
+def mapping_room(spare: int = SPARE_MAPPINGS) -> int:
+    """Kernel mappings that our windows may still use and leave `spare`."""
     most = int(Path("/proc/sys/vm/max_map_count").read_bytes())
     used = Path("/proc/self/maps").read_bytes().count(b"\n")
-    return max(0, most - used - SPARE_MAPPINGS)
+    return max(0, most - used - spare)
 
 
 def memory_room() -> int:
-    """Bytes of memory that the machine, and this process's control group, can still give."""
-    return max(0, min(_machine_room(), _group_room()) - SPARE_BYTES)
+    """Bytes of memory that the machine, and this process's control groups, can still give."""
+    return max(0, min(_machine_room(), group_room()) - SPARE_BYTES)
 
 
 def _machine_room() -> int:
@@ -47,17 +51,6 @@ def _machine_room() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * KIB
     return sys.maxsize
-
-
-def _group_room() -> int:
-    """What the innermost control group (version 2) allows; a container's limit is there."""
-    try:
-        path = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
-        group = Path("/sys/fs/cgroup", path)
-        most = (group / "memory.max").read_text().strip()
-        return sys.maxsize if most == "max" else int(most) - int((group / "memory.current").read_text())
-    except OSError:
-        return sys.maxsize
 
 
 def raise_descriptor_limit() -> None:
@@ -89,9 +82,10 @@ class Allowance:
         Raises:
             LimitReached: fewer than `need` are left.
         """
+        if self._left >= max(need, self._measured // 2):  # one look, so that it needs no lock
+            return
         with self._lock:
-            if self._left < max(need, self._measured // 2):
-                self._measured = self._left = self._measure()
+            self._measured = self._left = self._measure()
             if self._left < need:
                 raise self.refusal(need, self._left)
 
@@ -105,9 +99,13 @@ class Allowance:
 
 
 DESCRIPTORS = Allowance(
-    "descriptors", remedy="raise the hard limit (ulimit -Hn) or choose a larger granule", measure=descriptor_room
+    "descriptors",
+    remedy="raise the hard limit (ulimit -Hn) or choose a larger granule",
+    measure=partial(descriptor_room, LAST_DESCRIPTORS),
 )
 MAPPINGS = Allowance(
-    "mappings", remedy="raise vm.max_map_count (sysctl) or choose a larger granule", measure=mapping_room
+    "mappings",
+    remedy="raise vm.max_map_count (sysctl) or choose a larger granule",
+    measure=partial(mapping_room, LAST_MAPPINGS),
 )
 MEMORY = Allowance("bytes of memory", remedy="choose a smaller capacity", measure=memory_room)

@@ -2,6 +2,10 @@
 
 The `mmap` module cannot map at a fixed address, so libc is called directly: within 2.3 us of the same calls made
 from C. Every function raises OSError with the kernel's errno and keeps no books; ctypes releases the GIL.
+
+A forked child inherits neither reservations nor mappings (MADV_DONTFORK): it may outlive the process that the
+memory was lent to, and its stray stores would reach the memory's next owner. A mapping at a fixed address does not
+inherit that mark, so each is marked before it has any access; one call a run.
 """
 
 from __future__ import annotations
@@ -37,6 +41,8 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.munmap.restype = ctypes.c_int
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.mprotect.restype = ctypes.c_int
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_libc.madvise.restype = ctypes.c_int
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -59,6 +65,7 @@ def reserve(size_bytes: int, alignment_bytes: int) -> int:
     address = -(-found // alignment_bytes) * alignment_bytes
     head, tail = address - found, found + slack - address
     try:
+        _keep_from_children(found, size_bytes + slack)
         for edge, edge_bytes in ((found, head), (address + size_bytes, tail)):
             if edge_bytes:
                 unreserve(edge, edge_bytes)
@@ -80,16 +87,29 @@ def map_file(address: int, size_bytes: int, descriptor: int) -> None:
     except OSError:
         # The kernel may refuse the file after it took the reservation away. Put it back, over nothing else.
         with contextlib.suppress(OSError):
-            _mmap(address, size_bytes, _RESERVED | _MAP_FIXED_NOREPLACE, -1)
+            _reserve_again(address, size_bytes, _MAP_FIXED_NOREPLACE)
         raise
 
 
 def unmap_file(address: int, size_bytes: int) -> None:
     """Bare reservation again, in one call, so that no other thread's mapping can slip in between."""
-    _mmap(address, size_bytes, _RESERVED | _MAP_FIXED, -1)
+    _reserve_again(address, size_bytes, _MAP_FIXED)
+
+
+def _reserve_again(address: int, size_bytes: int, fixed: int) -> None:
+    _mmap(address, size_bytes, _RESERVED | fixed, -1)
+    with contextlib.suppress(OSError):  # a bare reservation does a child no harm
+        _keep_from_children(address, size_bytes)  # and so it is one mapping again with the gap beside it
+
+
+def _keep_from_children(address: int, size_bytes: int) -> None:
+    if _libc.madvise(address, size_bytes, mmap.MADV_DONTFORK) != 0:
+        raise _failed()
 
 
 def protect(address: int, size_bytes: int, protection: int) -> None:
+    """Access for this process alone, to whole mappings."""
+    _keep_from_children(address, size_bytes)
     if _libc.mprotect(address, size_bytes, protection) != 0:
         raise _failed()
 

@@ -1,19 +1,24 @@
 """A host driver's handles: which memfd each one names, what it holds, and when it is closed.
 
-Memory lives until it is released *and* mapped nowhere in this process; so long its descriptor stays open and its
-bytes stay charged, whatever order the two come in. Other processes keep descriptors of their own. What was imported
-is somebody else's charge.
+Memory that was created here lives until it is released *and* mapped nowhere in this process; so long its descriptor
+stays open, for the kernel's own figure of what it holds, and its bytes stay charged, whatever order the two come in.
+What was imported is somebody else's charge: its descriptor is closed at the release, because its mappings need none,
+and a process may then map as much as the kernel lets it and not only as much as it may have open.
+
+Closing cannot fail here: whatever error Linux reports, the descriptor is gone (close(2)).
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kvcluster.driver import linux
-from kvcluster.driver.books import RuleBroken
+from kvcluster.driver.books import Piece, RuleBroken
 from kvcluster.driver.limits import DESCRIPTORS, MEMORY
 from kvcluster.driver.protocol import PhysicalHandle
 from kvcluster.errors import LimitReached
@@ -30,6 +35,14 @@ class Memory:
     is_imported: bool
     mappings: int = 0
     is_released: bool = False
+    is_open: bool = True
+
+    def close(self) -> None:
+        """Give the descriptor up; the mappings live on."""
+        self.is_open = False
+        DESCRIPTORS.used(-1)
+        with contextlib.suppress(OSError):
+            os.close(self.descriptor)
 
 
 class Memories:
@@ -78,13 +91,20 @@ class Memories:
         return memory
 
     def release(self, number: int) -> None:
-        self._memories[number].is_released = True
-        self._bury(number)
+        memory = self._memories[number]
+        memory.is_released = True
+        if memory.mappings == 0:
+            self._bury(number)
+        elif memory.is_imported:
+            memory.close()
 
-    def unmapped(self, number: int) -> None:
-        """It is mapped at one place less."""
-        self._memories[number].mappings -= 1
-        self._bury(number)
+    def unmapped(self, pieces: Iterable[Piece]) -> None:
+        """The memory that each piece names is mapped at one place less."""
+        for _, _, number in pieces:
+            memory = self._memories[number]
+            memory.mappings -= 1
+            if memory.is_released and memory.mappings == 0:
+                self._bury(number)
 
     def held_bytes(self) -> int:
         """What the kernel has allocated to the memory that was created here."""
@@ -98,14 +118,11 @@ class Memories:
         return handle
 
     def _bury(self, number: int) -> None:
-        memory = self._memories[number]
-        if not memory.is_released or memory.mappings:
-            return
-        del self._memories[number]
-        os.close(memory.descriptor)
-        DESCRIPTORS.used(-1)
+        memory = self._memories.pop(number)
         if not memory.is_imported:
             self._charge(-memory.size_bytes)
+        if memory.is_open:
+            memory.close()
 
     def _charge(self, size_bytes: int) -> None:
         self._charged_bytes += size_bytes

@@ -14,12 +14,33 @@ from typing import Any
 
 import torch
 
-from kvcluster.engine.refusals import UnsupportedModel
+from kvcluster.engine.refusals import ModelNotFound, UnsupportedModel
 from kvcluster.geometry.model import KvGeometry
 
 FAMILIES = frozenset({"gemma3_text", "llama", "mistral", "qwen2", "qwen3"})
 _LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+_COUNTS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
+_COUNTS_OR_NONE = ("num_key_value_heads", "head_dim")
 _ROTARY_BY_LENGTH = frozenset({"dynamic", "longrope"})
+
+
+def check_figures(config: Any, model: str) -> None:
+    """Nothing, where every figure that we compute with is possible.
+
+    Raises:
+        ModelNotFound: a count is none, or the heads do not share out.
+    """
+    own = config.get_text_config()
+    given = {name: getattr(own, name, None) for name in (*_COUNTS, *_COUNTS_OR_NONE)}
+    for name, value in given.items():
+        if (value is not None or name in _COUNTS) and (type(value) is not int or value < 1):
+            reason = f"its config.json says that {name} is {value!r}, and it must be a whole number of at least 1"
+            raise ModelNotFound(model=model, reason=reason)
+    if own.num_attention_heads % (given["num_key_value_heads"] or own.num_attention_heads):
+        raise ModelNotFound(model=model, reason="its config.json gives K heads that do not share out the query heads")
+    if (types := getattr(own, "layer_types", None)) is not None and len(types) != own.num_hidden_layers:
+        reason = f"its config.json lists {len(types)} layer_types and counts {own.num_hidden_layers} layers"
+        raise ModelNotFound(model=model, reason=reason)
 
 
 def geometry_of(config: Any, dtype: torch.dtype) -> KvGeometry:

@@ -7,7 +7,6 @@ computed lies in its views. In float32 the tokens equal those of `generate()`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,18 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging
 
-from kvcluster.engine.architecture import geometry_of
+from kvcluster.engine.architecture import check_figures, geometry_of
 from kvcluster.engine.attention import ATTENTION_NAME, register_attention
 from kvcluster.engine.batch import PackedBatch, Slice
 from kvcluster.engine.linears import pack_linears
+from kvcluster.engine.reading import reading
 from kvcluster.engine.refusals import ModelNotFound
 from kvcluster.geometry.model import KvGeometry
-
-_UNREADABLE = (OSError, ValueError, KeyError, json.JSONDecodeError, SafetensorError)  # what transformers raises
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +59,12 @@ def open_config(path: str | Path) -> Any:
     """The transformers configuration in the folder `path`, without the weights.
 
     Raises:
-        ModelNotFound: there is none, or it cannot be read.
+        ModelNotFound: there is none, it cannot be read, or a figure in it is impossible.
     """
-    try:
-        return AutoConfig.from_pretrained(path, local_files_only=True)
-    except _UNREADABLE as error:
-        raise _not_found(path, error) from None
+    with reading(path):
+        config = AutoConfig.from_pretrained(path, local_files_only=True)
+        check_figures(config, str(path))
+        return config
 
 
 def open_model(path: str | Path, *, dtype: torch.dtype, threads: int) -> Model:
@@ -83,40 +80,46 @@ def open_model(path: str | Path, *, dtype: torch.dtype, threads: int) -> Model:
     register_attention()
     module = _load(path, dtype)
     pack_linears(module)
-    return Model(module, dtype, geometry, config.max_position_embeddings, config.vocab_size, _eos_ids(module))
+    return Model(module, dtype, geometry, config.max_position_embeddings, config.vocab_size, _eos_ids(module, path))
 
 
 def _load(path: str | Path, dtype: torch.dtype) -> Any:
-    try:
-        with _no_progress_bar():
-            module, found = AutoModelForCausalLM.from_pretrained(
-                path, dtype=dtype, attn_implementation=ATTENTION_NAME, local_files_only=True, output_loading_info=True
-            )
-    except _UNREADABLE as error:
-        raise _not_found(path, error) from None
-    if missing := sorted(found["missing_keys"]):  # transformers would go on with random numbers in their place
-        raise ModelNotFound(model=str(path), reason=f"{len(missing)} weights are missing, {missing[0]} among them")
+    with reading(path), _quietly():
+        module, found = AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=dtype,
+            attn_implementation=ATTENTION_NAME,
+            local_files_only=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by name
+        )
+    for keys, what in (
+        (found["missing_keys"], "are missing"),  # transformers would go on with random numbers in their place
+        ({key for key, *_ in found["mismatched_keys"]}, "have another shape than its config.json says"),
+        (found["unexpected_keys"], "have no place in it"),  # and would go on without these
+    ):
+        if keys:
+            raise ModelNotFound(model=str(path), reason=f"{len(keys)} weights {what}, {min(keys)} among them")
     return module.eval()
 
 
 @contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    shown = logging.is_progress_bar_enabled()
+def _quietly() -> Iterator[None]:
+    """Without progress bars, and without a report about weights that we refuse in one sentence."""
+    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
-        if shown:
+        logging.set_verbosity(verbosity)
+        if bars:
             logging.enable_progress_bar()
 
 
-def _eos_ids(module: Any) -> frozenset[int]:
+def _eos_ids(module: Any, path: str | Path) -> frozenset[int]:
     named = module.generation_config.eos_token_id if module.generation_config else module.config.eos_token_id
-    return frozenset() if named is None else frozenset([named] if isinstance(named, int) else named)
-
-
-def _not_found(path: str | Path, error: Exception) -> ModelNotFound:
-    if not Path(path).is_dir():
-        return ModelNotFound(model=str(path), reason="there is no such folder")
-    first_line = str(error).strip().split("\n")[0] or type(error).__name__
-    return ModelNotFound(model=str(path), reason=first_line)
+    ids = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(type(one) is int for one in ids):
+        raise ModelNotFound(model=str(path), reason=f"its eos_token_id is {named!r}, and must be token ids")
+    return frozenset(ids)

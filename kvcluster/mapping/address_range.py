@@ -27,8 +27,11 @@ from kvcluster.transaction import Progress, Transaction
 from kvcluster.units import format_bytes
 
 
-class LeakedOnPurpose(ResourceWarning):
-    """Memory was left mapped until the process ends, because it may still be in use."""
+class LeakedOnPurpose(RuntimeWarning):
+    """Memory was left mapped until the process ends, because it may still be in use.
+
+    No ResourceWarning: Python does not show those unless it is asked to.
+    """
 
 
 class RangeState(Enum):
@@ -138,7 +141,8 @@ class AddressRange:
 
         Raises:
             Quarantined: it could not be confirmed that the driver's work is done: everything is left mapped until
-                the process ends, one `LeakedOnPurpose` says how much, and the range is closed. Or an unmap failed:
+                the process ends, one `LeakedOnPurpose` says how much, and the range is closed (all of it also where
+                warnings are errors: then the sentence is a note of this). Or an unmap failed:
                 what is still mapped stays in `mapped_runs`, and close may be tried again.
             DriverError: nothing is mapped and the address was not given back; close may be tried again.
         """
@@ -195,13 +199,17 @@ class AddressRange:
 
     def _leak(self, error: DriverError) -> NoReturn:
         self._move_to(RangeState.CLOSED)
-        warnings.warn(
-            f"{format_bytes(self.mapped_bytes)} ({self.mapped_bytes} bytes) stay mapped at {self.address:#x} until "
-            f"the process ends: {error}",
-            LeakedOnPurpose,
-            stacklevel=3,
-        )
-        raise Quarantined(residue=self._residue(self.mapped_runs())) from error
+        quarantined = Quarantined(residue=self._residue(self.mapped_runs()))
+        try:
+            warnings.warn(
+                f"{format_bytes(self.mapped_bytes)} ({self.mapped_bytes} bytes) stay mapped at {self.address:#x} until "
+                f"the process ends: {error}",
+                LeakedOnPurpose,
+                stacklevel=3,
+            )
+        except LeakedOnPurpose as warning:  # an error where warnings are; the caller needs the other one
+            quarantined.add_note(str(warning))
+        raise quarantined from error
 
     def _residue(self, runs: Sequence[WindowRun]) -> tuple[Residue, ...]:
         granule_bytes = self.range_map.shape.granule_bytes

@@ -11,7 +11,7 @@ Source: "Virtual Memory for KV Cache", "an important implementation detail: comm
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from kvcluster.driver.protocol import Driver
@@ -28,7 +28,7 @@ class HandlePool:
         self._driver = driver
         self.handle_bytes = handle_bytes
         self._limit = limit_bytes // handle_bytes
-        self._pooled: list[Handle] = []
+        self._pooled: deque[Handle] = deque()  # oldest first
         self._counts: Counter[HandleState] = Counter()
         self._numbers: list[HandleId] = []
         self._highest = 0
@@ -55,9 +55,9 @@ class HandlePool:
 
     def trim(self, limit_bytes: int) -> None:
         """Release pooled handles, oldest first, until at most `limit_bytes` are pooled. Never raises."""
-        surplus = max(len(self._pooled) - limit_bytes // self.handle_bytes, 0)
-        oldest, self._pooled = self._pooled[:surplus], self._pooled[surplus:]
-        self._destroy(oldest)
+        while len(self._pooled) > limit_bytes // self.handle_bytes:
+            self._destroy([self._pooled[0]])
+            self._pooled.popleft()  # only now: it is on the list for as long as it is pooled
 
     def quarantine(self, handles: Sequence[Handle]) -> None:
         """Handles that may still be mapped. Their bytes are the ledger's business."""
@@ -71,6 +71,11 @@ class HandlePool:
     def bytes_in(self, state: HandleState) -> int:
         """Bytes of all handles in `state`."""
         return self._counts[state] * self.handle_bytes
+
+    @property
+    def pooled_bytes(self) -> int:
+        """Bytes of the handles that `take` finds, one by one: equals `bytes_in(POOLED)`."""
+        return sum(handle.size_bytes for handle in self._pooled if handle.state is HandleState.POOLED)
 
     @property
     def created_bytes(self) -> int:

@@ -4,7 +4,7 @@ accounts          sum to the capacity, none below zero
 granted           the held grants, one by one
 out               the windows of all reservations, and each request's account
 quarantined       the quarantine's list, and the quarantine account
-pooled            is covered by free + granted
+pooled            the pool's own list; and it is covered by free + granted
 created           what the hardware itself says that it holds
 """
 
@@ -32,6 +32,7 @@ def audit_memory(memory: DeviceMemory, driver: Driver) -> None:
     _audit_requests(memory)
     _same("address reserved", sum(r.reserved_bytes for r in memory.reservations.values()), memory.reserved_bytes)
     pooled, spendable = pool.bytes_in(HandleState.POOLED), ledger.balance(FREE) + ledger.balance(GRANTED)
+    _same("pooled", pool.pooled_bytes, pooled)
     if pooled > spendable:
         raise InvariantBroken(sentence=f"{pooled} bytes are pooled and only {spendable} are free or granted")
     _same("held by the hardware", driver.memory_info().held_bytes, pool.created_bytes)

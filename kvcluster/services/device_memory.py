@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from kvcluster.budget.admission import Admission
 from kvcluster.budget.governor import Governor, Limits
 from kvcluster.budget.ledger import FREE, QUARANTINE, Ledger, account_of
+from kvcluster.budget.places import Places
 from kvcluster.driver.protocol import Driver
 from kvcluster.errors import KvClusterError, NeverFits, NotAllowed, OutOfBudget, UnknownRequest
 from kvcluster.failpoints import Failpoint, reach
@@ -31,12 +32,23 @@ GROWTH_TOKENS = 16  # one growth, as an admission leaves room for
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
-    """Bytes: the device's capacity (rounded down to the granule), its granule, and how much may stay pooled."""
+    """Bytes: the device's capacity, its granule, and how much may stay pooled.
+
+    Raises:
+        ValueError: the capacity is not a whole number of granules, or none at all.
+    """
 
     capacity_bytes: int
     granule_bytes: int
     pool_bytes: int
     limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if min(self.capacity_bytes, self.granule_bytes) < 1 or self.capacity_bytes % self.granule_bytes:
+            raise ValueError(
+                f"a device of {self.capacity_bytes} bytes is no whole number of granules of {self.granule_bytes} "
+                f"bytes: give a multiple of the granule, and at least one"
+            )
 
 
 class DeviceMemory:
@@ -44,7 +56,7 @@ class DeviceMemory:
 
     def __init__(self, driver: Driver, settings: MemorySettings, *, clock: Callable[[], float]) -> None:
         granule_bytes = settings.granule_bytes
-        self.capacity_bytes = settings.capacity_bytes // granule_bytes * granule_bytes
+        self.capacity_bytes = settings.capacity_bytes
         self.granule_bytes = granule_bytes
         self.ledger = Ledger(self.capacity_bytes)
         self.governor = Governor(self.ledger, clock=clock, limits=settings.limits)
@@ -53,11 +65,16 @@ class DeviceMemory:
         self.reservations: dict[RequestId, Reservation] = {}
         self.reserved_bytes = 0  # address space of all open reservations; no memory
         self._admission = Admission()
+        self._places = Places()
 
     # --- verbs ----------------------------------------------------------------------------------------------------
 
-    def open(self, request: RequestId, groups: tuple[GroupShape, ...], max_tokens: int) -> int:
+    def open(
+        self, request: RequestId, groups: tuple[GroupShape, ...], max_tokens: int, *, after: RequestId | None = None
+    ) -> int:
         """Reserve for at most `max_tokens` tokens; returns the arrival number. Costs no bytes.
+
+        The number is that of `after`, where that request has ended and nobody came after it yet; else a new one.
 
         Raises:
             NeverFits: so many tokens are more than the capacity. Nothing changed.
@@ -67,7 +84,7 @@ class DeviceMemory:
             raise NotAllowed(reason=f"request {request} is open already")
         range_map = RangeMap(Shape(groups, self.granule_bytes), max_tokens)
         self._check_fits(range_map.size_bytes)
-        reservation = Reservation(request, range_map, self._admission.arrive())
+        reservation = Reservation(request, range_map, self._arrival(after))
         self.reservations[request] = reservation
         self.reserved_bytes += reservation.reserved_bytes
         return reservation.arrival
@@ -82,8 +99,9 @@ class DeviceMemory:
         """
         reservation = self._reservation(identity.request)
         self._check_fits(reservation.held_bytes + size_bytes)
-        headroom_bytes = self._admission.headroom_bytes(reservation.arrival)
-        oldest = self._admission.oldest()
+        reachable_bytes = self.capacity_bytes - self.quarantine.size_bytes
+        headroom_bytes = self._admission.headroom_bytes(reservation.arrival, reachable_bytes=reachable_bytes)
+        oldest = self._admission.oldest(reachable_bytes=reachable_bytes)
         try:
             self.governor.ask(identity, size_bytes, headroom_bytes=headroom_bytes, oldest_arrival=oldest)
         except OutOfBudget:
@@ -151,6 +169,7 @@ class DeviceMemory:
         """The session's connection ended: its grants return, its windows are quarantined."""
         for reservation in [r for r in self.reservations.values() if r.request.session == session]:
             self._end(reservation)
+        self._places.forget(session)
 
     def process_gone(self, session: str) -> None:
         """The session's process is dead: what it had is free."""
@@ -180,6 +199,13 @@ class DeviceMemory:
         if reservation is None:
             raise UnknownRequest(request=str(request))
         return reservation
+
+    def _arrival(self, after: RequestId | None) -> int:
+        place = self._places.take(after) if after else None
+        if place is None:
+            return self._admission.arrive()
+        self._admission.come_back(place)
+        return place
 
     def _check_fits(self, size_bytes: int) -> None:
         capacity_bytes = self.capacity_bytes - self.quarantine.lost_bytes  # what is lost never comes back
@@ -256,6 +282,7 @@ class DeviceMemory:
             self._isolate(reservation, reservation.detach(left))
         self.governor.close(reservation.request)
         self._admission.leave(reservation.arrival)
+        self._places.leave(reservation.request, reservation.arrival)
         reservation.close()
         del self.reservations[reservation.request]
         self.reserved_bytes -= reservation.reserved_bytes

@@ -38,10 +38,10 @@ def pool_bytes_for(capacity_bytes: int) -> int:
 
 
 def open_device(name: str = "host", *, memory: str | int = "256MiB", granule: str | int = 64 * KIB) -> LocalDevice:
-    """A device of `memory` bytes in this process. `name` is "host".
+    """A device of `memory` bytes in this process, a whole number of granules. `name` is "host".
 
     Raises:
-        ValueError: no such device, or a size that is not one.
+        ValueError: no such device, a size that is not one, or a memory that is not whole granules. Nothing is open.
     """
     if name != "host":
         raise ValueError(f"{name!r} is no device that can be opened here: use 'host'")

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from kvcluster.errors import KvClusterError, NotAllowed
 from kvcluster.geometry.residency import GroupShape
 from kvcluster.ids import GrantId, RequestId
-from kvcluster.services.asks import window_runs, wire_runs
 from kvcluster.services.device_memory import DeviceMemory
+from kvcluster.services.encoding import window_runs, wire_runs
 from kvcluster.services.work import Work
 from kvcluster.wire import messages as wire
 from kvcluster.wire.faults import fault_of
@@ -67,7 +67,8 @@ class Operations:
 
     def _open(self, request: RequestId, op: wire.Open) -> wire.Opened:
         shape = tuple(GroupShape(group.fragments, group.stride_bytes) for group in op.groups)
-        arrival = self._memory.open(request, shape, op.max_tokens)
+        after = RequestId(request.session, op.after.number, op.after.generation) if op.after else None
+        arrival = self._memory.open(request, shape, op.max_tokens, after=after)
         self.requests += 1
         return wire.Opened(arrival=arrival)
 

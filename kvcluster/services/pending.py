@@ -16,7 +16,8 @@ from kvcluster.errors import KvClusterError
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.windows import windows_of
 from kvcluster.ids import WindowRun
-from kvcluster.services.asks import Ask, Grow, Outcome, Spend, request_key, window_runs
+from kvcluster.services.asks import Ask, Grow, Outcome, Spend
+from kvcluster.services.encoding import key_of, window_runs
 from kvcluster.services.sequence import SequenceMemory
 from kvcluster.services.transport import PendingReply
 from kvcluster.wire import messages as wire
@@ -81,7 +82,7 @@ class PendingAsks:
         refusal = error_of(reply.fault) if reply.fault else None  # of the whole frame: nothing was executed
         committed: list[_Committed] = []
         for place, ask in enumerate(self._asks):
-            mine = [result for result in reply.results if result.request == request_key(ask.memory)]
+            mine = [result for result in reply.results if result.request == key_of(ask.memory.request)]
             self._errors[place] = self._errors[place] or refusal or _absorbed(ask, mine)
             committed += _commitments(place, ask, mine)
         if committed:

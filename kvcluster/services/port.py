@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvcluster.attach.protocol import REPLY_TIMEOUT_S
 from kvcluster.driver.protocol import Driver
 from kvcluster.errors import InvariantBroken, KvClusterError
 from kvcluster.failpoints import Failpoint, reach
@@ -27,19 +28,19 @@ from kvcluster.services.asks import (
     Shed,
     Spend,
     check,
+)
+from kvcluster.services.encoding import (
     commit_operation,
     grant_operations,
     grow_operations,
+    key_of,
     release_operations,
-    request_key,
 )
 from kvcluster.services.pending import PendingAsks, Sent
 from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory, SequenceSpec, TakenBack
 from kvcluster.services.transport import Transport
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
-
-REPLY_TIMEOUT_S = 60.0
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class DevicePort:
         self.traffic = Traffic()
         self._requests = itertools.count(1)
         self._grants = itertools.count(1)
-        self._seqs = itertools.count(1)
+        self._next_seq = 1
         self._ack = 0
         self._received: set[int] = set()
         self._memories: set[SequenceMemory] = set()
@@ -86,18 +87,16 @@ class DevicePort:
         Raises:
             NotAllowed: a memory is closed, or has an ask in flight. Nothing was sent or changed.
             ValueError: no tokens, more than a memory's most, or more than a frame carries. Nothing was sent or changed.
+            DeviceUnreachable: the way is closed; the session is of no more use.
         """
         check(asks)
-        ops: list[wire.Operation] = []
-        errors: list[KvClusterError | None] = []
-        for ask in asks:
-            asked, error = self._operations(ask)
-            ops += asked
-            errors.append(error)
-        sent = self._send(tuple(ops)) if ops else None
+        asked = [self._asked(ask) for ask in asks]  # whatever can be refused here is refused before any unmapping
+        given = [self._given_back(ask) for ask in asks]
+        ops = tuple(op for ask_ops, (back_ops, _) in zip(asked, given, strict=True) for op in (*ask_ops, *back_ops))
+        sent = self._send(ops) if ops else None
         for ask in asks:
             ask.memory.in_flight = True
-        return PendingAsks(self, tuple(zip(asks, errors, strict=True)), sent)
+        return PendingAsks(self, [(ask, error) for ask, (_, error) in zip(asks, given, strict=True)], sent)
 
     def memories(self) -> tuple[SequenceMemory, ...]:
         """Those that are not closed."""
@@ -137,38 +136,47 @@ class DevicePort:
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
-    def _operations(self, ask: Ask) -> tuple[tuple[wire.Operation, ...], KvClusterError | None]:
-        """What the device is told, and what this process could not do itself."""
+    def _asked(self, ask: Ask) -> tuple[wire.Operation, ...]:
+        """What the device is asked for; nothing in this process changes."""
         match ask:
             case Grow(memory, tokens):
-                return grow_operations(memory, tokens, next(self._grants)), None
+                return grow_operations(memory, tokens, next(self._grants))
             case AskGrant(memory, grant):
-                return grant_operations(memory, grant.identity.number, grant.size_bytes), None
+                return grant_operations(memory, grant.identity.number, grant.size_bytes)
             case Spend(memory, tokens, grant):
-                return (commit_operation(memory, tokens, grant.identity.number),), None
+                return (commit_operation(memory, tokens, grant.identity.number),)
             case ReturnGrant(memory, grant):
-                return (wire.GiveBack(request=request_key(memory), grant=grant.identity.number),), None
+                return (wire.GiveBack(request=key_of(memory.request), grant=grant.identity.number),)
+            case Shed() | End():
+                return ()
+
+    def _given_back(self, ask: Ask) -> tuple[tuple[wire.Operation, ...], KvClusterError | None]:
+        """Unmap what the ask gives back: what the device is told of it, and what this process could not do itself."""
+        match ask:
             case Shed(memory):
                 taken_back = memory.shed()
                 reach(Failpoint.CLIENT_UNMAPPED)
                 return release_operations(memory, taken_back), taken_back.error
             case End(memory):
                 return self._end(memory)
+            case _:
+                return (), None
 
     def _end(self, memory: SequenceMemory) -> tuple[tuple[wire.Operation, ...], KvClusterError | None]:
         known = memory.state is MemoryState.OPEN
         taken_back = memory.end()
         reach(Failpoint.CLIENT_UNMAPPED)
         self._memories.discard(memory)
-        end = (wire.Close(request=request_key(memory)),) if known else ()
+        end = (wire.Close(request=key_of(memory.request)),) if known else ()
         return (*release_operations(memory, taken_back), *end), taken_back.error
 
     def _send(self, ops: tuple[wire.Operation, ...]) -> Sent:
-        seq = next(self._seqs)
-        frame = wire.Frame(session=self.session, seq=seq, ack=self._ack, epoch=self.welcome.epoch, ops=ops)
+        seq = self._next_seq
+        frame = encode(wire.Frame(session=self.session, seq=seq, ack=self._ack, epoch=self.welcome.epoch, ops=ops))
         reach(Failpoint.CLIENT_ASK)
+        self._next_seq += 1  # a seq is taken by what may have been sent, and by nothing else: no gap is left behind
         self.traffic.control_messages += 1
-        return Sent(seq, self.transport.send(encode(frame)))
+        return Sent(seq, self.transport.send(frame))
 
     def receive(self, sent: Sent) -> wire.Reply:
         """The reply to a frame.

@@ -27,11 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SequenceSpec:
-    """What is kept a token, how it lies, and for how many tokens an address is reserved."""
+    """What is kept a token, how it lies, and for how many tokens an address is reserved.
+
+    `after` is an earlier request of the same port, ended by now, whose place in the device's queue this one takes.
+    """
 
     geometry: KvGeometry
     layout: Layout
     max_tokens: int
+    after: RequestId | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,12 @@ class SequenceMemory:
     def fragments(self) -> int:
         """Pieces of address that grow together."""
         return sum(group.fragments for group in self._range.range_map.shape.groups)
+
+    @property
+    def returnable_runs(self) -> int:
+        """How many runs of windows a release of everything names: each is unmapped whole, or stays whole."""
+        mapped = self._range.mapped_runs()
+        return len(runs_of(set(windows_of(mapped)) - self._estranged)) if self._estranged else len(mapped)
 
     @property
     def windows(self) -> tuple[int, ...]:

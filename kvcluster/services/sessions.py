@@ -4,17 +4,19 @@ Delivery is at-least-once and unordered, so every executed frame's reply is stor
 says that it has it (`ack`). What is at or below the highest ack was answered and received: a frame that shows up
 there late is a duplicate and is never executed.
 
-Checked in this order: epoch (in services.device), live, watermark, stored reply.
+Checked in this order: epoch (in services.device), live, watermark, stored reply, room for another reply.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
-from kvcluster.errors import LateDuplicate, NotAllowed, SessionEnded
+from kvcluster.errors import LateDuplicate, LimitReached, NotAllowed, SessionEnded
 from kvcluster.memory.handle import Handle
 from kvcluster.states import moved
+from kvcluster.units import MIB
 
 
 class SessionState(Enum):
@@ -30,16 +32,45 @@ SESSION_MOVES: dict[SessionState, frozenset[SessionState]] = {
 }
 
 
-class Session:
-    """`name` is the client's, `pid` the kernel's word for who is on the socket."""
+@dataclass(frozen=True, slots=True)
+class ReplyLimits:
+    """What a client may leave unacknowledged, in stored replies; nothing is executed beyond either."""
 
-    def __init__(self, name: str, pid: int, now: float) -> None:
+    most: int = 4096
+    most_bytes: int = 64 * MIB
+
+
+class EndedNames:
+    """The names of the last sessions that ended. A name is used once: a late frame must not find a new session."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._names: dict[str, None] = {}  # in the order in which they ended
+
+    def add(self, name: str) -> None:
+        self._names[name] = None
+        if len(self._names) > self._most:
+            del self._names[next(iter(self._names))]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class Session:
+    """`name` is the client's, `pid` the kernel's word for its process, `heard_at` when that last said that it lives."""
+
+    def __init__(self, name: str, pid: int, limits: ReplyLimits, now: float) -> None:
         self.name = name
         self.pid = pid
         self.state = SessionState.LIVE
         self.heard_at = now
+        self._limits = limits
         self._ack = 0
         self._replies: dict[int, bytes] = {}
+        self._reply_bytes = 0
         self._tickets: dict[int, tuple[Handle, ...]] = {}
 
     def move(self, to: SessionState) -> None:
@@ -50,6 +81,7 @@ class Session:
         """Its connection ended: nobody will ask for its replies or redeem its tickets."""
         self.move(SessionState.ORPHANED)
         self._replies.clear()
+        self._reply_bytes = 0
         self._tickets.clear()
 
     def answered(self, seq: int, ack: int) -> bytes | None:
@@ -58,17 +90,21 @@ class Session:
         Raises:
             SessionEnded: the session is not live.
             LateDuplicate: the client has had the reply to this frame.
+            LimitReached: too many replies wait for the client's acknowledgement.
         """
         if self.state is not SessionState.LIVE:
             raise SessionEnded(session=self.name)
         self._forget_up_to(ack)
         if seq <= self._ack:
             raise LateDuplicate(seq=seq, watermark=self._ack + 1)
+        if seq not in self._replies:
+            self._check_room()
         return self._replies.get(seq)
 
     def store(self, seq: int, reply: bytes, handed: Sequence[Handle]) -> None:
         """Remember the reply, and which handles its ticket hands over, in window order."""
         self._replies[seq] = reply
+        self._reply_bytes += len(reply)
         if handed:
             self._tickets[seq] = tuple(handed)
             for handle in handed:
@@ -96,7 +132,13 @@ class Session:
     def stored_replies(self) -> int:
         return len(self._replies)
 
+    def _check_room(self) -> None:
+        if len(self._replies) < self._limits.most and self._reply_bytes < self._limits.most_bytes:
+            return
+        remedy = "acknowledge what arrived, or end the session: a reply that was lost holds up all later ones"
+        raise LimitReached(limit="stored replies", need=1, free=0, remedy=remedy)
+
     def _forget_up_to(self, ack: int) -> None:
         for seq in [seq for seq in self._replies if seq <= ack]:
-            del self._replies[seq]
+            self._reply_bytes -= len(self._replies.pop(seq))
         self._ack = max(self._ack, ack)

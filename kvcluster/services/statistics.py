@@ -34,7 +34,8 @@ class DeviceStatistics:
     """One device at one moment, every figure read under one lock. Bytes unless the name says otherwise.
 
     `accounts` are the ledger's claims and sum to `capacity_bytes`; `handles` is the same memory seen physically, by
-    handle state; `driver_calls` counts calls of the device's own process.
+    handle state; `pids` and `silent_s` are each session's process and how long ago it was last heard; `driver_calls`
+    counts calls of the device's own process.
     """
 
     device: str
@@ -47,6 +48,9 @@ class DeviceStatistics:
     committed_bytes: int
     peak_committed_bytes: int
     sessions: Mapping[str, str]
+    pids: Mapping[str, int]
+    silent_s: Mapping[str, float]
+    ended_names: int
     open_requests: int
     requests: int
     frames: int

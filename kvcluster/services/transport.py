@@ -27,7 +27,11 @@ class PendingReply(Protocol):
 
 class Transport(Protocol):
     def send(self, frame: bytes) -> PendingReply:
-        """Start `frame` on its way."""
+        """Start `frame` on its way.
+
+        Raises:
+            DeviceUnreachable: the way is closed. The frame may have run: the session is of no more use.
+        """
 
     def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
         """The handles of the windows that frame `seq` committed.

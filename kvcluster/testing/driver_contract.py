@@ -14,6 +14,8 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import signal
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,6 +24,22 @@ import pytest
 
 from kvcluster.driver.protocol import Access, Driver, PhysicalHandle
 from kvcluster.errors import DriverError
+
+
+def forked(act: Callable[[], None]) -> int:
+    """What `waitpid` says of a forked child that does `act` and ends; an error of `act` is its status 1."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn where there are threads
+        child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+        status = 1
+        try:
+            act()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(child, 0)[1]
 
 
 @dataclass(slots=True)
@@ -314,6 +332,23 @@ class DriverContract:
         descriptor = bench.driver.export_fd(bench.create())
         other.driver.release(other.driver.import_fd(descriptor, bench.granule))
         os.close(descriptor)  # still the caller's
+
+    # --- fork
+
+    def test_a_forked_child_dies_where_its_parent_writes_and_the_parent_is_unhurt(self, bench: Bench) -> None:
+        address = bench.reserve(3)
+        bench.map(address + bench.granule, bench.create())
+        self.poke(address + bench.granule, b"kept")
+        ended = forked(lambda: self.poke(address + bench.granule, b"lost"))
+        assert (os.WIFSIGNALED(ended), os.WTERMSIG(ended)) == (True, signal.SIGSEGV)
+        assert self.peek(address + bench.granule, 4) == b"kept"
+
+    def test_a_forked_child_is_refused_everything(self, bench: Bench) -> None:
+        def act() -> None:
+            with self.refused(bench.driver, "reserve"):
+                bench.driver.reserve(bench.granule)
+
+        assert forked(act) == 0
 
     # --- the rest
 

@@ -53,12 +53,16 @@ class Group(Message):
 
 
 class Open(Message):
-    """A reservation of address for at most `max_tokens` tokens; stamps the arrival number. Costs no bytes."""
+    """A reservation of address for at most `max_tokens` tokens; stamps the arrival number. Costs no bytes.
+
+    `after` is an earlier request of the session, closed by now, whose arrival number this one takes over.
+    """
 
     verb: Literal["open"] = "open"
     request: RequestKey
     groups: Annotated[tuple[Group, ...], Field(min_length=1, max_length=64)]
     max_tokens: Positive
+    after: RequestKey | None = None
 
 
 class Grant(Message):

@@ -8,6 +8,7 @@ from actors.devices import Device
 from actors.proxies import open_port
 from kvcluster.engine.model import open_model
 from kvcluster.engine.tokenizer import open_tokenizer
+from kvcluster.services.completion import Completion, Refused
 from kvcluster.services.port import DevicePort
 from kvcluster.services.request import open_request_service
 from tests.actors.answers import requests
@@ -32,13 +33,13 @@ class Survivor:
         asked = requests()
         for key, request in asked:
             service.submit(key, request)
-        answers = {}
+        answers: dict[int, Completion | Refused] = {}
         while len(answers) < len(asked):
             if not service.step():
                 service.wait(0.05)
             answers.update(service.finished())
         service.close()
-        return [answers[key].text for key, _ in asked]
+        return [said.text for key, _ in asked if isinstance(said := answers[key], Completion)]
 
     def leave(self) -> None:
         self._port.close()

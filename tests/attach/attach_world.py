@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvcluster.attach.client import AttachClient
 from kvcluster.attach.server import AttachServer, Descriptors
-from kvcluster.attach.sockets import close_all, packet_socket
-from kvcluster.errors import Carried, InvariantBroken, UnknownRequest
+from kvcluster.attach.sockets import MAX_DESCRIPTORS, close_all, packet_socket
+from kvcluster.errors import Carried, InvariantBroken, NotAllowed, UnknownRequest
 from kvcluster.wire.codec import decode_socket, encode
 from kvcluster.wire.messages import Hello, Message, SocketMessage, Welcome
 
@@ -24,6 +25,13 @@ ROOT = Path(__file__).parents[2]
 
 def open_fds() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def contents(client: AttachClient, seq: int) -> list[str]:
+    """What is written in the memories of ticket `seq`."""
+    texts: list[str] = []
+    client.redeem(seq, lambda fd, _: texts.append(os.pread(fd, 100, 0).decode()))
+    return texts
 
 
 def memory_with(text: str) -> int:
@@ -47,10 +55,12 @@ def room_for(more: int) -> Iterator[None]:
 
 @dataclass
 class Recorder:
-    """A service. Ticket n hands out n descriptors, unless it is in `refusals`; 0 of them for ticket `empty`."""
+    """A service. Ticket n hands out n descriptors; ticket `empty` none; from handle `void_from` on nothing."""
 
     heartbeat_s: float = 5.0
     empty: int = 10**6
+    void_from: int | None = None
+    most_open: int = 0  # descriptors of this process, after a piece was made
     hello_error: Carried | None = None
     redeem_error: Exception | None = None
     calls: list[tuple[str, str]] = field(default_factory=list)
@@ -70,7 +80,7 @@ class Recorder:
             device="host:0", epoch=1, granule_bytes=4096, capacity_bytes=2**20, lease_s=30, heartbeat_s=self.heartbeat_s
         )
 
-    def redeem(self, session: str, seq: int) -> Descriptors:
+    def redeem(self, session: str, seq: int, start: int = 0) -> Descriptors:
         self._note("redeem", session)
         if not self.gate.wait(TIMEOUT_S):
             raise AssertionError("the gate was never opened")
@@ -78,8 +88,14 @@ class Recorder:
             raise self.redeem_error
         if seq > self.empty:
             raise UnknownRequest(request=str(seq))
-        count = 0 if seq == self.empty else seq
-        return Descriptors(tuple(memory_with(f"{number}/{seq}") for number in range(count)), (4096,) * count)
+        if start == self.void_from:
+            raise NotAllowed(reason=f"frame {seq} has no ticket, or its windows were released")
+        total = 0 if seq == self.empty else seq
+        numbers = range(start, min(start + MAX_DESCRIPTORS, total))
+        fds = tuple(memory_with(f"{number}/{seq}") for number in numbers)
+        if fds:
+            self.most_open = max(self.most_open, open_fds())
+        return Descriptors(fds, (4096,) * len(fds), total)
 
     def heartbeat(self, session: str) -> None:
         self._note("heartbeat", session)

@@ -11,7 +11,6 @@ import signal
 import sys
 
 from kvcluster.attach.client import AttachClient, open_attach_client
-from kvcluster.attach.sockets import close_all
 from kvcluster.errors import KvClusterError
 
 
@@ -31,11 +30,17 @@ class Child:
     def redeem(self, seq: str) -> str:
         """The contents, read from each descriptor."""
         assert self.client is not None
-        descriptors = self.client.redeem(int(seq), timeout_s=20)
-        texts = [os.pread(fd, 100, 0).decode() for fd in descriptors.fds]
-        inheritable = sum(os.get_inheritable(fd) for fd in descriptors.fds)
-        close_all(descriptors.fds)
-        return f"{inheritable} {sum(descriptors.handle_bytes)} {' '.join(texts)}"
+        texts: list[str] = []
+        inheritable = total_bytes = 0
+
+        def take(fd: int, size_bytes: int) -> None:
+            nonlocal inheritable, total_bytes
+            texts.append(os.pread(fd, 100, 0).decode())
+            inheritable += os.get_inheritable(fd)
+            total_bytes += size_bytes
+
+        self.client.redeem(int(seq), take, timeout_s=20)
+        return f"{inheritable} {total_bytes} {' '.join(texts)}"
 
     def close(self, _: str) -> str:
         assert self.client is not None

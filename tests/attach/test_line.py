@@ -17,7 +17,7 @@ from kvcluster.attach.client import open_attach_client
 from kvcluster.attach.connection import Connection
 from kvcluster.attach.line import Line
 from kvcluster.attach.protocol import Descriptors
-from kvcluster.attach.redemption import redeemed
+from kvcluster.attach.redemption import redeem_all
 from kvcluster.attach.server import open_attach_server
 from kvcluster.attach.sockets import packet_socket
 from kvcluster.errors import DeviceUnreachable, KvClusterError, LimitReached, NeverFits
@@ -47,8 +47,8 @@ class Pair:
         for fd in sent:
             os.close(fd)
 
-    def redeem(self, timeout_s: float = 10.0) -> Descriptors:
-        return redeemed(self.line, 2, time.monotonic() + timeout_s)
+    def redeem(self, timeout_s: float = 10.0) -> None:
+        redeem_all(self.line, 2, time.monotonic() + timeout_s, lambda _fd, _bytes: None)
 
 
 @pytest.fixture
@@ -150,9 +150,11 @@ def test_a_welcome_that_is_none_is_a_device_unreachable(stack: ExitStack) -> Non
 
 def test_descriptors_that_cannot_be_announced_are_closed(pair: Pair) -> None:
     connection = Connection(pair.other)
+    connection.asked(1)
+    connection.hand(1, lambda _: Descriptors((memory_with("x"),), (0,), 1))
     before = open_fds()
     with pytest.raises(ValidationError):
-        connection.hand(1, Descriptors((memory_with("x"),), (0,)))
+        connection.flush()
     assert open_fds() == before
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import pytest
 
 from kvcluster.attach.client import AttachClient
-from kvcluster.attach.sockets import close_all
-from kvcluster.errors import DeviceUnreachable, DriverError, UnknownRequest
+from kvcluster.attach.sockets import MAX_DESCRIPTORS
+from kvcluster.errors import DeviceUnreachable, DriverError, LimitReached, NotAllowed, UnknownRequest
 from kvcluster.wire.messages import Redeem
-from tests.attach.attach_world import ROOT, ChildClient, RawClient, Recorder, Serving, open_fds, room_for
+from tests.attach.attach_world import ROOT, ChildClient, RawClient, Recorder, Serving, contents, open_fds, room_for
 
 Attach = Callable[[str], AttachClient]
 
@@ -26,14 +26,62 @@ def test_descriptors_arrive_in_order_with_their_contents_and_close_on_exec(child
     assert child.ask(f"redeem {count}") == f"0 {4096 * count} {texts}"
 
 
+def refuse(_fd: int, _size_bytes: int) -> None:
+    raise AssertionError("nothing was to come")
+
+
+def test_of_a_large_ticket_one_packets_descriptors_are_open_at_once(events: Recorder, attach: Attach) -> None:
+    client = attach("s")
+    before = open_fds()
+    open_while_taken: list[int] = []
+    client.redeem(2_000, lambda _fd, _bytes: open_while_taken.append(open_fds()))
+    assert len(open_while_taken) == 2_000
+    assert events.most_open <= before + 2 * MAX_DESCRIPTORS  # this process is both ends
+    assert max(open_while_taken) <= before + 2 * MAX_DESCRIPTORS
+    assert contents(client, events.empty) == []  # by now the server has closed its copies
+    assert open_fds() == before
+
+
+def test_a_ticket_that_ends_while_it_is_handed_over_is_refused_and_nothing_stays_open(
+    events: Recorder, attach: Attach
+) -> None:
+    client = attach("s")
+    before = open_fds()
+    events.void_from = 253
+    taken: list[int] = []
+    with pytest.raises(NotAllowed, match="released"):
+        client.redeem(600, lambda fd, _: taken.append(fd))
+    assert len(taken) == 253
+    events.void_from = None
+    assert len(contents(client, 300)) == 300
+    assert contents(client, events.empty) == []
+    assert open_fds() == before
+
+
+def test_a_client_that_fails_while_it_takes_keeps_nothing_open_and_may_ask_again(
+    events: Recorder, attach: Attach
+) -> None:
+    client = attach("s")
+    before = open_fds()
+
+    def fail_at_the_fourth(fd: int, _size_bytes: int) -> None:
+        if os.pread(fd, 100, 0) == b"3/600":
+            raise LimitReached(limit="descriptors", need=1, free=0, remedy="")
+
+    with pytest.raises(LimitReached):
+        client.redeem(600, fail_at_the_fourth)
+    assert contents(client, 2) == ["0/2", "1/2"]
+    assert contents(client, events.empty) == []
+    assert open_fds() == before
+
+
 def test_a_ticket_may_be_redeemed_again(child: ChildClient) -> None:
     child.ask("attach s")
     assert child.ask("redeem 2") == child.ask("redeem 2")
 
 
 def test_a_ticket_without_descriptors_is_answered_too(events: Recorder, attach: Attach) -> None:
-    descriptors = attach("s").redeem(events.empty)
-    assert (descriptors.fds, descriptors.handle_bytes) == ((), ())
+    assert contents(attach("s"), events.empty) == []
 
 
 def test_a_refused_redemption_raises_the_services_error_and_the_session_lives_on(
@@ -42,9 +90,9 @@ def test_a_refused_redemption_raises_the_services_error_and_the_session_lives_on
     client = attach("s")
     events.redeem_error = UnknownRequest(request="s/7.0")
     with pytest.raises(UnknownRequest, match=r"s/7\.0"):
-        client.redeem(1)
+        contents(client, 1)
     events.redeem_error = None
-    close_all(client.redeem(3).fds)
+    assert len(contents(client, 3)) == 3
     assert client.alive
     assert events.of("s") == ["hello", "redeem", "redeem"]
 
@@ -53,30 +101,28 @@ def test_a_redemption_that_came_too_late_does_not_spoil_the_next(events: Recorde
     client = attach("s")
     events.gate.clear()
     with pytest.raises(DeviceUnreachable, match="in time"):
-        client.redeem(300, timeout_s=0.05)
+        client.redeem(300, refuse, timeout_s=0.05)
     assert client.alive
     events.gate.set()
-    descriptors = client.redeem(2)
-    assert [os.pread(fd, 100, 0) for fd in descriptors.fds] == [b"0/2", b"1/2"]
-    close_all(descriptors.fds)
+    assert contents(client, 2) == ["0/2", "1/2"]
 
 
 def test_a_late_refusal_does_not_spoil_the_next_redemption(events: Recorder, attach: Attach) -> None:
     client = attach("s")
     events.gate.clear()
     with pytest.raises(DeviceUnreachable):
-        client.redeem(events.empty + 1, timeout_s=0.05)
+        client.redeem(events.empty + 1, refuse, timeout_s=0.05)
     events.gate.set()
-    assert client.redeem(events.empty).fds == ()
+    assert contents(client, events.empty) == []
 
 
 def test_a_client_without_room_for_the_descriptors_keeps_none_and_may_ask_again(child: ChildClient) -> None:
     child.ask("attach s")
     before = child.ask("fds")
     child.ask("limit 20")
-    assert child.ask("redeem 600").startswith("LimitReached: 600 descriptors are needed")
+    assert child.ask("redeem 600").startswith("LimitReached: 253 descriptors are needed")
     assert child.ask("fds") == before
-    child.ask("limit 700")
+    child.ask("limit 260")
     assert child.ask("redeem 600").startswith("0 2457600 0/600 1/600")
 
 
@@ -86,7 +132,7 @@ def test_a_server_at_its_limit_of_descriptors_turns_a_client_away_and_serves_on(
     client = attach("s")
     with room_for(0):
         assert child.ask("attach t").startswith("DeviceUnreachable")
-        assert client.redeem(events.empty).fds == ()
+        assert contents(client, events.empty) == []
     assert child.ask("attach t") == "welcome to host:0"
 
 
@@ -94,7 +140,7 @@ def test_a_server_without_a_descriptor_for_the_pidfd_refuses_the_hello(
     events: Recorder, raw: RawClient, attach: Attach
 ) -> None:
     client = attach("s")
-    assert client.redeem(events.empty).fds == ()  # by now `raw` was accepted
+    assert contents(client, events.empty) == []  # by now `raw` was accepted
     with room_for(0):
         answer = raw.hello("t")
     assert answer is not None
@@ -114,7 +160,7 @@ def test_the_server_survives_a_client_that_dies_during_its_redemption(
     child.kill()
     events.gate.set()
     events.wait_for("gone", "s")
-    close_all(other.redeem(5).fds)
+    assert len(contents(other, 5)) == 5
 
 
 def test_a_client_that_never_reads_hinders_nobody_and_piles_up_nothing(
@@ -126,10 +172,10 @@ def test_a_client_that_never_reads_hinders_nobody_and_piles_up_nothing(
         raw.say(Redeem(ask=ask, seq=5))
     events.wait_for("redeem", "stuck", times=1000)
     other = attach("other")
-    close_all(other.redeem(300).fds)
-    assert other.redeem(events.empty).fds == ()  # by now the server has closed its copies of the 300
+    assert len(contents(other, 300)) == 300
+    assert contents(other, events.empty) == []  # by now the server has closed its copies of the 300
     assert open_fds() <= before + 10  # one unsent redemption; and the other client's socket, both ends, and pidfd
-    answers = []
+    answers: list[int] = []
     while not answers or answers[-1] < 1000:
         answer = raw.hear()
         assert answer is not None
@@ -143,7 +189,7 @@ def test_a_server_that_closes_leaves_its_client_not_alive(serving: Serving, atta
     serving.close()
     assert not client.alive
     with pytest.raises(DeviceUnreachable):
-        client.redeem(1)
+        contents(client, 1)
 
 
 def test_closing_a_client_ends_the_redemption_that_waits(events: Recorder, attach: Attach) -> None:
@@ -153,7 +199,7 @@ def test_closing_a_client_ends_the_redemption_that_waits(events: Recorder, attac
 
     def redeem() -> None:
         with pytest.raises(DeviceUnreachable) as caught:
-            client.redeem(1)
+            contents(client, 1)
         failures.append(caught.value.device)
 
     waiting = threading.Thread(target=redeem)
@@ -171,7 +217,7 @@ def test_a_service_that_breaks_its_protocol_ends_the_server_with_everything_clos
     client = attach("s")
     events.redeem_error = ZeroDivisionError()
     with pytest.raises(DeviceUnreachable):
-        client.redeem(1)
+        contents(client, 1)
     serving.wait()
     assert isinstance(serving.failure, ZeroDivisionError)
 
@@ -179,13 +225,13 @@ def test_a_service_that_breaks_its_protocol_ends_the_server_with_everything_clos
 def test_a_drivers_error_during_a_redemption_reaches_the_client(events: Recorder, attach: Attach) -> None:
     events.redeem_error = DriverError(call="export_fd", code=24, name="EMFILE")
     with pytest.raises(DriverError, match="EMFILE"):
-        attach("s").redeem(1)
+        contents(attach("s"), 1)
 
 
 def test_descriptors_that_the_kernel_does_not_take_are_closed_and_the_redemption_is_refused() -> None:
     command = [sys.executable, "-m", "tests.attach.too_many_under_way"]
     heard = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert heard == "['handed', 'not_handed'] LimitReached 7 0\n"
+    assert heard == "['handed', 'handed', 'not_handed'] LimitReached 7 0\n"
 
 
 def test_a_closed_client_redeems_nothing(attach: Attach) -> None:
@@ -193,4 +239,4 @@ def test_a_closed_client_redeems_nothing(attach: Attach) -> None:
     client.close()
     client.close()
     with pytest.raises(DeviceUnreachable, match="closed"):
-        client.redeem(1)
+        contents(client, 1)

@@ -11,26 +11,32 @@ import socket
 
 from kvcluster.attach.connection import Connection
 from kvcluster.attach.protocol import Descriptors
-from kvcluster.attach.sockets import Packet, receive
+from kvcluster.attach.sockets import MAX_DESCRIPTORS, Packet, receive
 from kvcluster.wire.codec import decode_socket
 
 
 def main() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection = Connection(ours)
-    fds = tuple(os.dup(0) for _ in range(600))
+    made: list[int] = []
+
+    def export(start: int) -> Descriptors:
+        fds = tuple(os.dup(0) for _ in range(min(MAX_DESCRIPTORS, 600 - start)))
+        made.extend(fds)
+        return Descriptors(fds, (4096,) * len(fds), 600)
+
     if os.geteuid() == 0:
         os.setuid(65534)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
     connection.asked(7)
-    connection.hand(1, Descriptors(fds, (4096,) * 600))
+    connection.hand(1, export)
     connection.flush()
     connection.close()
     heard: list[Packet] = []
     while not heard or heard[-1].data:
         heard.append(receive(theirs))
     messages = [decode_socket(packet.data).model_dump() for packet in heard[:-1]]
-    still_open = len([fd for fd in fds if os.path.exists(f"/proc/self/fd/{fd}")])
+    still_open = len([fd for fd in set(made) if os.path.exists(f"/proc/self/fd/{fd}")])
     print([message["verb"] for message in messages], messages[-1]["fault"]["error"], messages[-1]["ask"], still_open)
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from kvcluster.config import ConfigError, settings_from
+from kvcluster.config import ConfigError, Settings, settings_from
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.geometry.residency import Shape
-from kvcluster.services.memory_check import check_memory
-from kvcluster.units import MIB
+from kvcluster.services.memory_check import check_device, check_memory
+from kvcluster.units import KIB, MIB, format_bytes
 
 LLAMA = KvGeometry.uniform(layers=8, kv_heads=2, head_dim=64, element_bytes=4)
 PLENTY = 100_000
@@ -38,9 +38,48 @@ def test_a_token_larger_than_a_granule_needs_all_its_granules() -> None:
         check(granule="4KiB", device_memory="4KiB")
 
 
-def test_as_many_granules_as_the_system_allows_are_enough_and_one_more_is_not() -> None:
-    check(device_memory=64 * MIB, descriptors=1_024, mappings=1_024)
-    with pytest.raises(ConfigError, match=r"takes 1024 descriptors .* and 1023 are left: give at most 63\.9 MiB"):
-        check(device_memory=64 * MIB, descriptors=1_023)
-    with pytest.raises(ConfigError, match=r"takes 1024 mappings .* and 1023 are left: give at most 63\.9 MiB"):
-        check(device_memory=64 * MIB, mappings=1_023)
+def settings_of(granules: int, **values: Any) -> Settings:
+    return settings_from({"model": "m", "device_memory": granules * 64 * KIB, **values})
+
+
+@pytest.mark.parametrize(("granules", "needed"), [(1, 2), (100, 200), (253, 506), (254, 507), (10_000, 10_253)])
+def test_a_device_has_a_descriptor_for_each_granule_and_for_each_of_one_packet(granules: int, needed: int) -> None:
+    check_device(settings_of(granules), needed)
+    with pytest.raises(ConfigError, match=f"takes {needed} descriptors in the device's .* and {needed - 1} are left"):
+        check_device(settings_of(granules), needed - 1)
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 505, 506, 507, 508, 9_999])
+def test_the_size_that_a_refusal_names_is_accepted_and_one_granule_more_is_not(room: int) -> None:
+    """What fits goes up by one for two descriptors up to a packet, and then one for one."""
+    most = room // 2 if room < 507 else room - 253
+    with pytest.raises(ConfigError) as refused:
+        check_device(settings_of(10_000), room)
+    assert (f"give at most {format_bytes(most * 64 * KIB)}" in str(refused.value)) == (most > 0)
+    if most:
+        check_device(settings_of(most), room)
+    with pytest.raises(ConfigError):
+        check_device(settings_of(most + 1), room)
+
+
+def test_a_worker_has_a_descriptor_for_each_granule_and_for_one_that_arrives() -> None:
+    check(device_memory=64 * MIB, descriptors=1_025)
+    with pytest.raises(ConfigError, match=r"takes 1025 descriptors .* and 1024 are left: give at most 63\.9 MiB"):
+        check(device_memory=64 * MIB, descriptors=1_024)
+
+
+@pytest.mark.parametrize(
+    ("layout", "fragments", "sequences"),
+    [("token-major", 1, 16), ("seq-major", 16, 16), ("head-major", 32, 16), ("head-major", 32, 4)],
+)
+def test_a_worker_has_a_mapping_for_each_granule_each_rest_of_a_fragment_and_each_range_that_waits(
+    layout: str, fragments: int, sequences: int
+) -> None:
+    needed = 1_024 + fragments * sequences + sequences + 1
+    check(device_memory=64 * MIB, mappings=needed, layout=layout, max_num_seqs=sequences)
+    with pytest.raises(ConfigError, match=f"takes {needed} mappings in a worker's process .* and {needed - 1} are"):
+        check(device_memory=64 * MIB, mappings=needed - 1, layout=layout, max_num_seqs=sequences)
+
+
+def test_no_more_sequences_are_counted_than_have_a_granule_in_each_fragment() -> None:
+    check(device_memory=64 * 64 * KIB, layout="head-major", max_num_seqs=16, mappings=64 + 2 * 32 + 16 + 1)

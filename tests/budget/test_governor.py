@@ -237,7 +237,7 @@ def test_a_grant_that_expired_cannot_be_spent_by_mistake() -> None:
 
 
 def test_the_wait_told_grows_with_what_is_missing_and_shrinks_with_what_comes_back() -> None:
-    desk = Desk(Limits(least_retry_s=0.01, most_retry_s=1e9))
+    desk = Desk(Limits(least_retry_s=0.01, most_retry_s=1e9, busy_retry_s=1e9))
     desk.ask(size_bytes=CAPACITY)
     desk.governor.freed(100)
     waits = [
@@ -249,11 +249,20 @@ def test_the_wait_told_grows_with_what_is_missing_and_shrinks_with_what_comes_ba
     assert desk.governor.refusal(900, headroom_bytes=0, oldest_arrival=None).retry_after_s < waits[2]
 
 
-def test_the_wait_told_stays_within_its_bounds() -> None:
+def test_the_wait_told_is_short_while_somebody_has_bytes_that_may_come_back() -> None:
     desk = Desk()
     desk.ask(size_bytes=CAPACITY)
     assert desk.governor.refusal(1, headroom_bytes=0, oldest_arrival=None).retry_after_s == 0.1
     desk.governor.freed(1)
     for elapsed_s in (0, 100, 1e5, 1e9):
         desk.clock.advance(elapsed_s)
-        assert desk.governor.refusal(900, headroom_bytes=0, oldest_arrival=None).retry_after_s == 30.0
+        assert desk.governor.refusal(900, headroom_bytes=0, oldest_arrival=None).retry_after_s == 2.0
+
+
+def test_with_only_the_quarantine_in_the_way_the_wait_told_is_at_most_the_limit_and_the_quarantine_is_named() -> None:
+    desk = Desk()
+    desk.governor.freed(1)
+    desk.ledger.post(CAPACITY, debit=FREE, credit=QUARANTINE)
+    refusal = desk.governor.refusal(900, headroom_bytes=0, oldest_arrival=None)
+    assert (refusal.retry_after_s, refusal.quarantined) == (30.0, CAPACITY)
+    assert desk.governor.refusal(900, headroom_bytes=1, oldest_arrival=None).retry_after_s == 2.0

@@ -181,3 +181,10 @@ def test_model_prints_the_folder_or_one_sentence(tmp_path: Path) -> None:
     assert (found.exit_code, found.stdout.strip()) == (0, str(tmp_path))
     missing = CliRunner().invoke(app, ["model", str(tmp_path / "none")])
     assert "none cannot be opened: " in the_sentence(missing)
+
+
+def test_a_model_cache_that_cannot_be_written_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nope")
+    sentence = the_sentence(CliRunner().invoke(app, ["model", "gemma3-270m"]))
+    assert "/proc/nope/kvcluster/models, which cannot be written" in sentence
+    assert "XDG_CACHE_HOME" in sentence

@@ -55,7 +55,8 @@ def refusal(**values: Any) -> str:
 )
 def test_a_wrong_value_is_one_sentence_with_its_name_its_value_and_what_is_allowed(name: str, value: object) -> None:
     sentence = refusal(**{name: value})
-    assert sentence.startswith(f"{name} is {value!r}, and must ")
+    assert sentence.startswith(f"{name} is {repr(value)[:90]}")
+    assert ", and must " in sentence
     assert "\n" not in sentence
 
 

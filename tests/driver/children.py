@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvcluster.driver.host import HostDriver, mapping_room, open_host_driver
-from kvcluster.driver.limits import SPARE_MAPPINGS
+from kvcluster.driver.limits import LAST_MAPPINGS
 from kvcluster.driver.protocol import Access, PhysicalHandle
 from kvcluster.errors import DriverError, LimitReached
 from kvcluster.units import MIB
@@ -84,7 +84,7 @@ class Crowd:
     """The rest of the process, as far as it uses mappings: one region, split as often as it is told."""
 
     def __init__(self) -> None:
-        self._bytes = 4 * mapping_room() * PAGE
+        self._bytes = 4 * mapping_room(LAST_MAPPINGS) * PAGE
         self._others: list[mmap.mmap] = []
         self._region = mmap.mmap(-1, self._bytes)
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._region))
@@ -93,13 +93,13 @@ class Crowd:
 
     def grow(self, *, leave: int) -> None:
         """Until the driver has room for about `leave` more."""
-        for index in range((mapping_room() - leave) // 2):
+        for index in range((mapping_room(LAST_MAPPINGS) - leave) // 2):
             if self._mprotect(self._start + 2 * index * PAGE, PAGE, mmap.PROT_READ) != 0:
                 return
 
     def fill(self) -> None:
         """Until the kernel gives no more at all; a mapping of its own goes one further than a split."""
-        self.grow(leave=-10 * SPARE_MAPPINGS)
+        self.grow(leave=-10 * LAST_MAPPINGS)
         with contextlib.suppress(OSError):
             while True:
                 self._others.append(mmap.mmap(-1, PAGE))

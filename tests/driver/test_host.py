@@ -14,7 +14,7 @@ import pytest
 from kvcluster.driver.host import HostDriver, descriptor_room, mapping_room, open_host_driver
 from kvcluster.driver.protocol import Access, Driver, PhysicalHandle
 from kvcluster.errors import DriverError
-from kvcluster.testing.driver_contract import Bench, DriverContract
+from kvcluster.testing.driver_contract import Bench, DriverContract, forked
 from kvcluster.units import KIB, MIB
 
 GRANULES = (mmap.PAGESIZE, 64 * KIB, 2 * MIB)
@@ -95,6 +95,59 @@ class TestHostDriver(DriverContract):
         finally:
             os.close(descriptor)
 
+    def test_a_forked_child_has_neither_the_mappings_nor_the_reservation(self, bench: Bench) -> None:
+        address = bench.reserve(6)
+        bench.map(address + bench.granule, bench.create(), bench.create())
+        bench.map(address + 4 * bench.granule, bench.create())
+        bench.driver.unmap(address + 2 * bench.granule, bench.granule)
+        here = range(address, address + 6 * bench.granule, bench.granule)
+        assert [_mapped(place) for place in here] == [True] * 6
+
+        def act() -> None:
+            assert not any(_mapped(place) for place in here)
+
+        assert forked(act) == 0
+
+    def test_a_range_is_as_many_kernel_mappings_as_before_once_all_is_unmapped(self, bench: Bench) -> None:
+        address = bench.reserve(5)
+        before = _kernel_mappings(address, 5 * bench.granule)
+        for first in (1, 3):
+            bench.map(address + first * bench.granule, bench.create())
+        assert _kernel_mappings(address, 5 * bench.granule) == before + 4
+        for first in (1, 3):
+            bench.driver.unmap(address + first * bench.granule, bench.granule)
+        assert _kernel_mappings(address, 5 * bench.granule) == before
+
+    def test_a_descriptor_that_reports_an_error_as_it_closes_is_given_up(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Linux has taken the descriptor away by then."""
+        address, handles = bench.reserve(3), [bench.create() for _ in range(3)]
+        bench.map(address, *handles)
+        for handle in handles[:2]:
+            bench.driver.release(handle)
+        monkeypatch.setattr(os, "close", _close_and_complain)
+        bench.driver.unmap(address, 3 * bench.granule)
+        bench.driver.release(handles[2])
+        monkeypatch.undo()
+        assert bench.driver.memory_info().held_bytes == 0
+        bench.create(64)
+
+    def test_a_released_import_needs_no_descriptor_while_it_is_mapped(self, bench: Bench, other: Bench) -> None:
+        here, there, handle = bench.reserve(1), other.reserve(2), bench.create()
+        imported = other.import_from(bench, handle)
+        bench.map(here, handle)
+        other.map(there, imported, imported)
+        before = len(os.listdir("/proc/self/fd"))
+        other.driver.release(imported)
+        assert len(os.listdir("/proc/self/fd")) == before - 1
+        self.poke(here, b"seen")
+        assert self.peek(there + bench.granule, 4) == b"seen"
+        with pytest.raises(DriverError):
+            other.driver.release(imported)
+        other.driver.unmap(there, 2 * bench.granule)
+        assert len(os.listdir("/proc/self/fd")) == before - 1
+
     def test_a_granule_that_no_page_divides_is_refused(self) -> None:
         for wrong in (0, 1, mmap.PAGESIZE // 2, 3 * mmap.PAGESIZE, -64 * KIB):
             with pytest.raises(ValueError, match="power of two"):
@@ -109,6 +162,21 @@ class TestHostDriver(DriverContract):
             bench.driver.map(bench.reserve(1), PhysicalHandle(0, bench.granule))
         assert "not a handle of this driver" in str(caught.value.__cause__)
         assert (caught.value.code, caught.value.name) == (errno.EINVAL, "EINVAL")
+
+
+def _kernel_mappings(address: int, size_bytes: int) -> int:
+    spans = [line.split(maxsplit=1)[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+    edges = [(int(start, 16), int(end, 16)) for start, end in spans]
+    return sum(start < address + size_bytes and address < end for start, end in edges)
+
+
+def _mapped(address: int) -> bool:
+    return _kernel_mappings(address, 1) > 0
+
+
+def _close_and_complain(descriptor: int, close: Callable[[int], None] = os.close) -> None:
+    close(descriptor)
+    raise OSError(errno.EIO, "as a file system may say")
 
 
 def _everything(driver: HostDriver, times: int = 1) -> None:

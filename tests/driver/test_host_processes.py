@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kvcluster.driver.host import open_host_driver
-from kvcluster.driver.limits import SPARE_DESCRIPTORS
+from kvcluster.driver.limits import LAST_DESCRIPTORS
 from kvcluster.driver.protocol import Access
 from kvcluster.units import MIB
 
@@ -52,7 +52,7 @@ def test_a_mapping_has_no_access_until_it_is_set() -> None:
 def test_the_soft_descriptor_limit_is_raised_and_the_hard_one_is_refused_before_it_is_reached() -> None:
     found = _found("use_up_descriptors")
     assert (found["limit"], found["free"]) == ("descriptors", 0)
-    assert found["made"] == 320 - SPARE_DESCRIPTORS - found["before"]
+    assert found["made"] == 320 - LAST_DESCRIPTORS - found["before"]
     assert found["after"] == found["before"] + found["made"]
 
 

@@ -10,8 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
+from kvcluster import LocalDevice, open_device
 from kvcluster.engine.model import Model, open_model
+from kvcluster.testing.invariants import assert_nothing_lost
 from kvcluster.testing.models import make_model
+from tests.engine.on_device import CAPACITY_BYTES, GRANULE_BYTES
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,3 +46,13 @@ def reference(model_of: Callable[[str], Path]) -> Callable[[str], Any]:
         return model
 
     return cache(loaded)
+
+
+@pytest.fixture
+def device() -> Iterator[LocalDevice]:
+    """A device of the test's own; when all its memories are closed, every byte is free again."""
+    with open_device("host", memory=CAPACITY_BYTES, granule=GRANULE_BYTES) as device:
+        yield device
+        for memory in device.port.memories():
+            memory.close()
+        assert_nothing_lost(device)

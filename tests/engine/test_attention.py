@@ -7,13 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from kvcluster import KvGeometry, Layout, LocalDevice
 from kvcluster.engine.attention import attend
 from kvcluster.engine.batch import PackedBatch, Slice
-from kvcluster.geometry.layout import Layout
-from kvcluster.geometry.model import KvGeometry
-from kvcluster.geometry.residency import RangeMap, Shape
-from kvcluster.tensors.views import KvViews, kv_views
-from tests.engine.plain_memory import GRANULE_BYTES, Buffer
+from kvcluster.tensors.views import KvViews
+from tests.engine.on_device import Sequenced
 
 KV_HEADS, GROUP, HEAD_DIM, LAYER = 2, 3, 5, 1
 TOKENS = 23
@@ -21,18 +19,22 @@ SCALING = 0.4
 GEOMETRY = KvGeometry.uniform(layers=2, kv_heads=KV_HEADS, head_dim=HEAD_DIM, element_bytes=8)
 
 
+def committed(device: LocalDevice, geometry: KvGeometry, layout: Layout, *, tokens: int, dtype: torch.dtype) -> KvViews:
+    """Views of so many tokens, committed one after another: a mapping for each granule."""
+    kv = Sequenced(device, geometry, layout, max_tokens=tokens, dtype=dtype)
+    for count in range(1, tokens + 1):
+        kv.views(count)
+    return kv.views(tokens)
+
+
 class Text:
     """One sequence: the queries, K and V of all its tokens, and mapped memory that holds the first `start`."""
 
-    def __init__(self, seed: int, start: int, layout: Layout) -> None:
+    def __init__(self, device: LocalDevice, layout: Layout, *, seed: int, start: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.query = torch.randn(KV_HEADS * GROUP, TOKENS, HEAD_DIM, generator=generator, dtype=torch.float64)
         self.key, self.value = torch.randn(2, KV_HEADS, TOKENS, HEAD_DIM, generator=generator, dtype=torch.float64)
-        range_map = RangeMap(Shape.of(GEOMETRY, layout, GRANULE_BYTES), TOKENS)
-        self.buffer = Buffer(range_map.size_bytes)
-        self.views: KvViews = kv_views(
-            self.buffer.address, range_map, GEOMETRY, layout, tokens=TOKENS, dtype=torch.float64
-        )
+        self.views = committed(device, GEOMETRY, layout, tokens=TOKENS, dtype=torch.float64)
         self.views.k[LAYER][:, :start] = self.key[:, :start]
         self.views.v[LAYER][:, :start] = self.value[:, :start]
 
@@ -52,8 +54,10 @@ SPANS = ((0, 1), (0, 9), (22, 23), (4, 5), (3, 12), (10, 23))
 
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("window", [None, 1, 4, 9, TOKENS])
-def test_packed_slices_each_get_what_the_definition_says(layout: Layout, window: int | None) -> None:
-    texts = [Text(seed, start, layout) for seed, (start, _) in enumerate(SPANS)]
+def test_packed_slices_each_get_what_the_definition_says(
+    layout: Layout, window: int | None, device: LocalDevice
+) -> None:
+    texts = [Text(device, layout, seed=seed, start=start) for seed, (start, _) in enumerate(SPANS)]
     slices = [Slice(t.views, a, [0] * (b - a), True) for t, (a, b) in zip(texts, SPANS, strict=True)]
 
     def packed(name: str) -> torch.Tensor:
@@ -81,11 +85,9 @@ def test_packed_slices_each_get_what_the_definition_says(layout: Layout, window:
         assert text.views.k[LAYER][:, stop:].isnan().all()  # and nothing behind them
 
 
-def test_one_token_of_a_model_without_shared_heads_is_exact_in_bfloat16() -> None:
+def test_one_token_of_a_model_without_shared_heads_is_exact_in_bfloat16(device: LocalDevice) -> None:
     geometry = KvGeometry.uniform(layers=1, kv_heads=2, head_dim=8, element_bytes=2)
-    range_map = RangeMap(Shape.of(geometry, Layout.TOKEN_MAJOR, GRANULE_BYTES), 6)
-    buffer = Buffer(range_map.size_bytes)
-    views = kv_views(buffer.address, range_map, geometry, Layout.TOKEN_MAJOR, tokens=6, dtype=torch.bfloat16)
+    views = committed(device, geometry, Layout.TOKEN_MAJOR, tokens=6, dtype=torch.bfloat16)
     generator = torch.Generator().manual_seed(0)
     query, key, value = torch.randn(3, 1, 2, 6, 8, generator=generator).bfloat16()
     views.k[0][:, :5], views.v[0][:, :5] = key[0, :, :5], value[0, :, :5]
@@ -103,8 +105,10 @@ def test_one_token_of_a_model_without_shared_heads_is_exact_in_bfloat16() -> Non
 
 
 @pytest.mark.parametrize(("start", "token_ids"), [(0, []), (-1, [1]), (TOKENS, [1]), (TOKENS - 1, [1, 2])])
-def test_a_slice_that_does_not_lie_in_the_committed_tokens_is_refused(start: int, token_ids: list[int]) -> None:
-    views = Text(0, 0, Layout.TOKEN_MAJOR).views
+def test_a_slice_that_does_not_lie_in_the_committed_tokens_is_refused(
+    start: int, token_ids: list[int], device: LocalDevice
+) -> None:
+    views = Text(device, Layout.TOKEN_MAJOR, seed=0, start=0).views
     with pytest.raises(ValueError, match=r"slice|committed"):
         Slice(views, start, token_ids, True)
 

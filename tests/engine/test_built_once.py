@@ -35,6 +35,7 @@ def test_two_processes_build_a_folder_once(tmp_path: Path) -> None:
         assert process.exitcode == 0
     assert (tmp_path / "builds").read_text() == "x"
     assert (tmp_path / "model" / "file").read_text() == "whole"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["builds", "model"]
 
 
 def test_a_second_caller_waits_until_the_folder_is_whole(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_a_build_that_fails_leaves_nothing_and_can_be_repeated(tmp_path: Path) -
 
     with pytest.raises(OSError, match="disk full"):
         built_once(tmp_path / "model", fail)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.lock"]
+    assert list(tmp_path.iterdir()) == []
     assert (built_once(tmp_path / "model", build_and_tell) / "file").exists()
 
 
@@ -73,4 +74,16 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     assert process.exitcode == -signal.SIGKILL
     assert len(list(tmp_path.glob("model.part-*"))) == 1
     built_once(tmp_path / "model", build_and_tell)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["builds", "model", "model.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["builds", "model"]
+
+
+def test_sixteen_callers_at_once_build_a_folder_once(tmp_path: Path) -> None:
+    for round_ in range(20):
+        folder = tmp_path / str(round_) / "models" / "model"
+        callers = [Thread(target=built_once, args=(folder, build_and_tell)) for _ in range(16)]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        assert (tmp_path / str(round_) / "models" / "builds").read_text() == "x"
+        assert sorted(path.name for path in folder.parent.iterdir()) == ["builds", "model"]

@@ -10,10 +10,10 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from kvcluster import Layout, LocalDevice
 from kvcluster.engine.model import Model
-from kvcluster.geometry.layout import Layout
 from kvcluster.testing.models import WINDOW_TOKENS
-from tests.engine.plain_memory import Arrival, Running, run_together, take_step
+from tests.engine.on_device import Arrival, Loop, Running, take_step
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma3")
 NEW_TOKENS = 64
@@ -41,23 +41,30 @@ def wanted(reference: ByFamily) -> ByFamily:
     return cache(lambda family: [generated(family, prompt) for prompt in prompts()])
 
 
+def texts(sequences: list[Running]) -> list[list[int]]:
+    return [sequence.new_ids for sequence in sequences]
+
+
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_eight_prompts_arriving_at_different_steps_get_the_tokens_of_generate(
-    family: str, layout: Layout, opened: ByFamily, wanted: ByFamily
+    family: str, layout: Layout, opened: ByFamily, wanted: ByFamily, device: LocalDevice
 ) -> None:
     arrivals = [Arrival(prompt, step=3 * number) for number, prompt in enumerate(prompts())]
-    assert run_together(opened(family), arrivals, layout=layout) == wanted(family)
+    sequences = Loop(layout).run(opened(family), device, arrivals)
+    assert texts(sequences) == wanted(family)
+    assert max(sequence.kv.commits for sequence in sequences) >= 2  # a text went on behind a mapping's end
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 7, WINDOW_TOKENS + 3])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_prompt_in_chunks_gets_the_tokens_of_generate(
-    family: str, chunk_tokens: int, opened: ByFamily, wanted: ByFamily
+    family: str, chunk_tokens: int, opened: ByFamily, wanted: ByFamily, device: LocalDevice
 ) -> None:
     arrivals = [Arrival(prompt) for prompt in prompts()]
-    got = run_together(opened(family), arrivals, layout=Layout.TOKEN_MAJOR, chunk_tokens=chunk_tokens)
-    assert got == wanted(family)
+    sequences = Loop(chunk_tokens=chunk_tokens).run(opened(family), device, arrivals)
+    assert texts(sequences) == wanted(family)
+    assert min(sequence.kv.commits for sequence in sequences) >= 8
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -66,11 +73,13 @@ def test_the_greedy_texts_would_show_a_fault(family: str, wanted: ByFamily) -> N
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_one_wrong_row_of_k_changes_the_text(family: str, opened: ByFamily, wanted: ByFamily) -> None:
+def test_one_wrong_row_of_k_changes_the_text(
+    family: str, opened: ByFamily, wanted: ByFamily, device: LocalDevice
+) -> None:
     model: Model = opened(family)
-    running = Running(model, Layout.TOKEN_MAJOR, prompts()[6], NEW_TOKENS)
+    running = Running(model, device, Layout.TOKEN_MAJOR, prompts()[6], new_tokens=NEW_TOKENS)
     take_step(model, [running], 512)
-    running.views(1).k[0][:, running.computed - 2] *= -8  # the key of one token, in one layer of several
+    running.kv.views(1).k[0][:, running.computed - 2] *= -8  # the key of one token, in one layer of several
     while len(running.new_ids) < NEW_TOKENS:
         take_step(model, [running], 512)
     assert running.new_ids != wanted(family)[6]

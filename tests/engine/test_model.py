@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
+from kvcluster import Layout, LocalDevice
 from kvcluster.engine.architecture import geometry_of
 from kvcluster.engine.batch import Slice
 from kvcluster.engine.linears import PackedLinear
 from kvcluster.engine.model import Model, open_config, open_model
 from kvcluster.engine.refusals import ModelNotFound, UnsupportedModel
-from kvcluster.geometry.layout import Layout
-from tests.engine.plain_memory import Running
+from tests.engine.on_device import Running
 
 Opened = Callable[[str], Model]
 
@@ -64,20 +64,19 @@ def test_opening_a_model_leaves_the_progress_bars_as_they_were(folder: Path) -> 
     logging.disable_progress_bar()
 
 
-def test_a_bfloat16_model_gives_float32_logits(model_of: Callable[[str], Path]) -> None:
+def test_a_bfloat16_model_gives_float32_logits(model_of: Callable[[str], Path], device: LocalDevice) -> None:
     model = open_model(model_of("gemma3"), dtype=torch.bfloat16, threads=1)
-    running = Running(model, Layout.TOKEN_MAJOR, [5, 6, 7], 1)
+    running = Running(model, device, Layout.TOKEN_MAJOR, [5, 6, 7], new_tokens=1)
     logits = model.forward([running.next_slice(8)])
     assert (logits.dtype, logits.shape) == (torch.float32, (1, 512))
 
 
-def test_only_sampled_slices_have_logits_and_in_slice_order(opened: Opened) -> None:
+def test_only_sampled_slices_have_logits_and_in_slice_order(opened: Opened, device: LocalDevice) -> None:
     model = opened("llama")
-    owners: list[Running] = []  # of the memory that the views show
 
     def piece(*ids: int, sample: bool) -> Slice:
-        owners.append(Running(model, Layout.TOKEN_MAJOR, ids, 1))
-        return Slice(owners[-1].views(len(ids)), 0, ids, sample)
+        running = Running(model, device, Layout.TOKEN_MAJOR, ids, new_tokens=1)
+        return Slice(running.kv.views(len(ids)), 0, ids, sample)
 
     rows = model.forward([piece(5, 6, sample=True), piece(7, sample=False), piece(8, 9, 10, sample=True)])
     alone = [model.forward([piece(*ids, sample=True)])[0] for ids in ((5, 6), (8, 9, 10))]

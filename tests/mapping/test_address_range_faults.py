@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +24,8 @@ from tests.mapping.world import PAGE, RANGE_MAP, World, bytes_of, new_world
 BEFORE = WindowRun(0, 0, 0, 1)
 RUNS = (WindowRun(0, 0, 1, 3), WindowRun(0, 1, 0, 2), WindowRun(1, 0, 1, 1))
 GRANULES = (1, 2, 1, 1, 1)
+ROOT = Path(__file__).parents[2]
+PLAIN = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
 CALLS = 8  # of one map_runs: five maps and three set_access
 
 
@@ -155,6 +161,26 @@ def test_close_leaks_on_purpose_when_work_may_be_running(world: World) -> None:
     assert hex(world.range.address) in str(warned[0].message)
     assert sum(piece.size_bytes for piece in caught.value.residue) == bytes_of((BEFORE, *RUNS))
     assert len(caught.value.residue) == len(world.range.mapped_runs())
+
+
+def test_a_leak_is_told_as_quarantined_even_where_warnings_are_errors(world: World) -> None:
+    world.driver.follow(failing_every("synchronize"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(Quarantined) as caught:
+            world.range.close()
+    assert isinstance(caught.value.__cause__, DriverError)
+    assert sum(piece.size_bytes for piece in caught.value.residue) == PAGE
+    assert f"{PAGE} bytes" in caught.value.__notes__[0]
+    assert world.range.state is RangeState.CLOSED
+
+
+def test_a_plain_python_shows_one_warning_with_the_figures_of_a_leak() -> None:
+    command = [sys.executable, "-m", "tests.mapping.leak"]
+    said = subprocess.run(command, cwd=ROOT, env=PLAIN, capture_output=True, text=True, timeout=60, check=True)
+    [line] = [line for line in said.stderr.splitlines() if "LeakedOnPurpose" in line]
+    address, size_bytes = said.stdout.split()
+    assert f"({size_bytes} bytes) stay mapped at {address} until the process ends" in line
 
 
 def test_after_a_leak_another_close_says_and_does_nothing(world: World) -> None:

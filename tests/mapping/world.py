@@ -63,6 +63,14 @@ class World:
     def calls(self) -> list[Call]:
         return list(self.driver.since_plan())
 
+    def kernel_mappings(self) -> int:
+        """The kernel's mappings, of memory and of nothing, that lie in the range."""
+        end, count = self.range.address + RANGE_MAP.size_bytes, 0
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            first, last = (int(edge, 16) for edge in line.split(maxsplit=1)[0].split("-"))
+            count += first < end and last > self.range.address
+        return count
+
     def _kernel(self) -> tuple[tuple[int, str], ...]:
         found = []
         for line in Path("/proc/self/maps").read_text().splitlines():

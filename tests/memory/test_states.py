@@ -13,7 +13,7 @@ from kvcluster.ids import HandleId
 from kvcluster.memory.handle import HANDLE_MOVES, Handle, HandleState
 from kvcluster.memory.reservation import RESERVATION_MOVES, ReservationState
 from kvcluster.services.sequence import MEMORY_MOVES, MemoryState
-from kvcluster.services.sessions import SESSION_MOVES, Session, SessionState
+from kvcluster.services.sessions import SESSION_MOVES, ReplyLimits, Session, SessionState
 from kvcluster.states import moved
 
 TABLES: list[dict[Enum, frozenset[Enum]]] = [
@@ -59,7 +59,7 @@ def test_a_handle_that_may_not_move_stays_where_it_is() -> None:
 
 
 def test_a_session_that_is_gone_does_not_come_back() -> None:
-    session = Session("s", 1, 0.0)
+    session = Session("s", 1, ReplyLimits(), 0.0)
     session.move(SessionState.ORPHANED)
     session.move(SessionState.GONE)
     with pytest.raises(InvariantBroken):

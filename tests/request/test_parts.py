@@ -13,6 +13,7 @@ from kvcluster.errors import InvariantBroken, OutOfBudget
 from kvcluster.geometry.residency import GroupShape, Shape
 from kvcluster.services.asks import End
 from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.request.back_off import BackOff
 from kvcluster.services.request.frames import in_frames
 from kvcluster.services.request.generation import PHASE_MOVES, Phase
 from kvcluster.services.request.inbox import Cancelled, Inbox, Submitted
@@ -25,7 +26,7 @@ from kvcluster.states import moved
 @dataclass(frozen=True)
 class HeldMemory:
     committed_bytes: int
-    fragments: int = 1
+    returnable_runs: int = 1
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,11 @@ class Runner:
     arrival: int
     committed_bytes: int
     preempted_in_vain: bool = False
+    is_blocked: bool = False
 
 
 def refusal(need: int, oldest: int) -> OutOfBudget:
-    return OutOfBudget(need=need, free=0, oldest_arrival=oldest, retry_after_s=1)
+    return OutOfBudget(need=need, free=0, oldest_arrival=oldest, retry_after_s=1, quarantined=0)
 
 
 OLD, MIDDLE, YOUNG = Runner(3, 10), Runner(5, 10), Runner(8, 10)
@@ -67,6 +69,24 @@ def test_wait_die_takes_from_the_youngest_first_and_lets_only_the_oldest_wait(
 def test_after_preempting_in_vain_nobody_else_is_preempted(oldest: int, expected: object) -> None:
     vain = Runner(3, 10, preempted_in_vain=True)
     assert remedy(vain, refusal(5, oldest), [vain, MIDDLE, YOUNG]) == expected  # type: ignore[list-item,arg-type]
+
+
+def test_what_only_a_process_s_end_could_serve_preempts_nobody_and_keeps_nothing() -> None:
+    blocked = Runner(3, 10, is_blocked=True)
+    assert remedy(blocked, refusal(5, 3), [blocked, MIDDLE, YOUNG]) == GiveBack()  # type: ignore[list-item,arg-type]
+
+
+def test_a_wait_doubles_while_nothing_comes_back_and_begins_anew_when_something_did() -> None:
+    waits, back_off = [], BackOff()
+    for free in (5, 5, 5, 5, 4, 4, 4, 6, 6):
+        back_off = back_off.after(OutOfBudget(need=9, free=free, oldest_arrival=1, retry_after_s=0.1, quarantined=0))
+        waits.append(round(back_off.wait_s, 1))
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 0.1, 0.2]
+
+
+def test_a_wait_is_never_shorter_than_the_device_said() -> None:
+    told = OutOfBudget(need=9, free=0, oldest_arrival=1, retry_after_s=7.0, quarantined=0)
+    assert BackOff(wait_s=1.0, free_bytes=0).after(told).wait_s == 7.0
 
 
 @given(
@@ -110,7 +130,7 @@ def test_frames_keep_the_order_and_none_is_too_large(fragments: list[int], most_
     assert [ask for frame in frames for ask in frame] == asks
     for frame in frames:
         assert 1 <= len(frame) <= most_asks
-        assert sum(ask.memory.fragments for ask in frame) <= most_runs
+        assert sum(ask.memory.returnable_runs for ask in frame) <= most_runs
 
 
 def test_news_come_out_once_and_in_order() -> None:

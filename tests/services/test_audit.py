@@ -10,6 +10,7 @@ from kvcluster.budget.ledger import FREE, GRANTED, QUARANTINE, account_of
 from kvcluster.errors import InvariantBroken
 from kvcluster.geometry.residency import GroupShape
 from kvcluster.ids import GrantId, RequestId
+from kvcluster.memory.handle import HandleState
 from kvcluster.services.audit import audit_memory
 from kvcluster.services.device_memory import DeviceMemory, MemorySettings
 from kvcluster.services.work import Work
@@ -26,7 +27,7 @@ class Books:
     def __init__(self) -> None:
         self.driver = TidyDriver(granule_bytes=GRANULE, capacity_bytes=32 * GRANULE)
         self.memory = DeviceMemory(
-            self.driver, MemorySettings(16 * GRANULE + 5, GRANULE, 16 * GRANULE), clock=ManualClock()
+            self.driver, MemorySettings(16 * GRANULE, GRANULE, 16 * GRANULE), clock=ManualClock()
         )
         self.memory.open(REQUEST, (GroupShape(1, 256),), 160)
         self.done(lambda work: self.memory.grant(GrantId(REQUEST, 1), 4 * GRANULE, work))
@@ -81,6 +82,11 @@ def pooled_beyond_what_is_free(books: Books) -> None:
     books.memory.pool.give_back(books.memory.pool.take(13))
 
 
+def pooled_and_reachable_by_nobody(books: Books) -> None:
+    books.memory.pool.give_back([handle := books.memory.pool.take(1)[0]])
+    handle.move(HandleState.OUT)  # behind the pool's back
+
+
 def reserved_by_nobody(books: Books) -> None:
     books.memory.reserved_bytes += 1
 
@@ -100,6 +106,7 @@ def capacity_that_grew(books: Books) -> None:
         taken_by_nobody,
         created_behind_the_pool,
         pooled_beyond_what_is_free,
+        pooled_and_reachable_by_nobody,
         reserved_by_nobody,
         capacity_that_grew,
     ],
@@ -111,5 +118,7 @@ def test_an_audit_finds_what_does_not_sum(books: Books, wrong: Callable[[Books],
         audit_memory(books.memory, books.driver)
 
 
-def test_a_capacity_is_whole_granules(books: Books) -> None:
-    assert books.memory.capacity_bytes == 16 * GRANULE
+@pytest.mark.parametrize("capacity_bytes", [0, 1024, GRANULE + 1, 16 * GRANULE - 1])
+def test_a_capacity_that_is_no_whole_number_of_granules_is_refused_in_one_sentence(capacity_bytes: int) -> None:
+    with pytest.raises(ValueError, match=rf"{capacity_bytes} bytes .* 4096 bytes"):
+        MemorySettings(capacity_bytes, GRANULE, 0)

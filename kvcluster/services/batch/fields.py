@@ -82,9 +82,17 @@ def _wrong(name: str, value: object, wanted: str) -> WrongField:
 
 
 def shown(value: object) -> str:
-    """`value` as it stands in the line, shortened to what fits into a sentence."""
-    text = json.dumps(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 3] + "..."
+    """`value` as it stands in the line, shortened to what fits into a sentence.
+
+    Encoded piece by piece, and no further than is shown: a value as deep as the parser allows would otherwise end in
+    a RecursionError.
+    """
+    text = ""
+    for piece in json.JSONEncoder().iterencode(value):
+        text += piece
+        if len(text) > _SHOWN_CHARACTERS:
+            return text[: _SHOWN_CHARACTERS - 3] + "..."
+    return text
 
 
 def _encodable(text: str) -> bool:

@@ -78,12 +78,12 @@ def decode_result(raw: bytes) -> Result | None:
     """The result that `raw` holds, or None where it is not one of ours."""
     try:
         line = json.loads(raw)
-        match = _ID.fullmatch(line["id"])
-        custom_id, response = line["custom_id"], line["response"]
-        status = response["status_code"]
-        text = response["body"]["choices"][0]["text"] if status == 200 else None
+        number = int(_ID.fullmatch(line["id"])[1])  # type: ignore[index]  # a TypeError, where it does not match
+        custom_id, status = line["custom_id"], line["response"]["status_code"]
+        text = line["response"]["body"]["choices"][0]["text"] if status == 200 else None
         message = None if status == 200 else line["error"]["message"]
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
-    known = match is not None and isinstance(custom_id, str | None) and isinstance(status, int)
-    return Result(int(match[1]), custom_id, status, text, message) if match and known else None
+    said = isinstance(message if text is None else text, str)
+    known = said and isinstance(custom_id, str | None) and type(status) is int
+    return Result(number, custom_id, status, text, message) if known else None

@@ -2,13 +2,14 @@
 
 A refusal for lack of budget is ordinary and costs nobody anything; what a running request's refusal leads to is
 decided in `wait_die`. A device that fails is asked a few times more, and then the request is refused with a result of
-its own. A memory in quarantine is ended, and its request starts again in a new one. Errors of the session itself
-(unreachable, stale, ended) are not this request's and are raised.
+its own. A memory in quarantine is ended, and its request starts again in a new one, in its old place in the queue.
+What needs more than the quarantine leaves waits for a bounded time: a process that holds on to memory may never end.
+Errors of the session itself (unreachable, stale, ended) are not this request's and are raised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvcluster.errors import (
@@ -26,6 +27,8 @@ from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.intake import BAD_REQUEST, TOO_LONG
 from kvcluster.services.request.margin import is_due
 from kvcluster.services.request.shared import Shared
+from kvcluster.services.sequence import SequenceMemory
+from kvcluster.wire.messages import Welcome
 
 UNAVAILABLE = 503
 DEVICE_FAILED = "device_failed"
@@ -43,23 +46,28 @@ class Answered:
 class Answers:
     """Absorbs outcomes into what the service's parts share. `clock` gives seconds."""
 
-    def __init__(self, shared: Shared, *, clock: Callable[[], float]) -> None:
+    def __init__(self, shared: Shared, welcome: Welcome, *, clock: Callable[[], float]) -> None:
+        wait_s = shared.settings.quarantine_wait_s
         self._shared = shared
         self._clock = clock
+        self._capacity_bytes = welcome.capacity_bytes
+        self._quarantine_wait_s = 2 * welcome.lease_s if wait_s is None else wait_s
         self.answered: list[Answered] = []
 
-    def absorb(self, outcomes: Sequence[Outcome], *, gave_back: bool) -> None:
-        """One frame's outcomes, in order. `gave_back`: it ended memories that had windows.
+    def absorb(self, outcomes: Sequence[Outcome], held_bytes: Mapping[SequenceMemory, int]) -> None:
+        """Outcomes in the order of their asks. `held_bytes`: what those had that gave everything back.
 
         Raises:
             KvClusterError: the session is of no more use.
         """
-        if gave_back:
+        self._shared.roster.sort()
+        ended = [outcome.ask.memory for outcome in outcomes if isinstance(outcome.ask, End)]
+        if _freed_bytes(ended, held_bytes):
             self._ask_again_at_once()
         grew = [self._absorb(outcome) for outcome in outcomes]
-        self._shared.tally.steps_that_grew += any(grew)
-        sheds = [outcome.ask.memory for outcome in outcomes if isinstance(outcome.ask, Shed)]
-        if sheds and all(memory.committed_bytes for memory in sheds):
+        self._shared.tally.add(steps_that_grew=int(any(grew)))
+        shed = [outcome.ask.memory for outcome in outcomes if isinstance(outcome.ask, Shed)]
+        if shed and not _freed_bytes(shed, held_bytes):
             for generation in self._shared.roster.running:
                 generation.preempted_in_vain = generation.refusal is not None
 
@@ -81,7 +89,7 @@ class Answers:
         if not isinstance(error, Quarantined | DriverError | None):
             raise error
         if isinstance(outcome.ask, End):
-            self._shared.lost_bytes += memory.committed_bytes
+            self._shared.tally.add(quarantined_bytes=memory.committed_bytes)
         elif generation is not None and error is not None:
             self.renew(generation, error)
 
@@ -107,34 +115,41 @@ class Answers:
             self._shared.roster.admit(generation)
 
     def _refused(self, generation: Generation, refusal: OutOfBudget) -> None:
-        self._shared.tally.refusals += 1
-        again_at = self._clock() + refusal.retry_after_s
+        self._shared.tally.add(refusals=1)
+        if generation.phase is Phase.RUNNING and not is_due(generation.room):
+            return  # it was only topped up along with the others
+        now = self._clock()
         need_bytes = generation.committed_bytes + refusal.need
-        if need_bytes > self._shared.usable_bytes:
-            self.answer(generation, Refused(UNAVAILABLE, DEVICE_FAILED, self._lost(need_bytes)))
-        elif generation.phase is Phase.WAITING:
-            if generation is self._shared.roster.waiting[0]:
-                self._shared.admit_again_at = again_at
-        elif is_due(generation.room):  # anybody else was only topped up along with the others
-            generation.refusal = refusal
-            generation.ask_again_at = again_at
+        if need_bytes <= self._capacity_bytes - refusal.quarantined:
+            generation.blocked_since = None
+        elif generation.blocked_since is None:
+            generation.blocked_since = now
+        if generation.blocked_since is not None and now >= generation.blocked_since + self._quarantine_wait_s:
+            self.answer(generation, Refused(UNAVAILABLE, DEVICE_FAILED, self._blocked(need_bytes, refusal)))
+        else:
+            self._wait(generation, refusal, now)
 
-    def _lost(self, need_bytes: int) -> str:
-        shared = self._shared
+    def _wait(self, generation: Generation, refusal: OutOfBudget, now: float) -> None:
+        generation.back_off = generation.back_off.after(refusal)
+        generation.ask_again_at = now + generation.back_off.wait_s
+        if generation.blocked_since is not None:
+            generation.ask_again_at = min(generation.ask_again_at, generation.blocked_since + self._quarantine_wait_s)
+        if generation.phase is Phase.RUNNING:
+            generation.refusal = refusal
+
+    def _blocked(self, need_bytes: int, refusal: OutOfBudget) -> str:
         return (
-            f"the request needs {need_bytes} bytes at once, and {shared.lost_bytes} of the device's "
-            f"{shared.capacity_bytes} bytes could not be taken back: they stay charged until this process ends"
+            f"the request needs {need_bytes} bytes at once, and {refusal.quarantined} of the device's "
+            f"{self._capacity_bytes} bytes could not be taken back: they stay charged until the processes that may "
+            f"still use them end, and none did in {self._quarantine_wait_s:.0f} s"
         )
 
     def failed(self, generation: Generation, error: KvClusterError) -> None:
         """The device or this process could not do it: again in a while, but not for ever."""
         if self._gives_up(generation, error):
             return
-        again_at = self._clock() + self._shared.settings.try_again_s
         generation.refusal = None
-        generation.ask_again_at = again_at
-        if generation.phase is Phase.WAITING:
-            self._shared.admit_again_at = again_at
+        generation.ask_again_at = self._clock() + self._shared.settings.try_again_s
 
     def renew(self, generation: Generation, error: KvClusterError) -> None:
         """Its memory takes no more windows: start again in another one, but not for ever."""
@@ -158,6 +173,10 @@ class Answers:
         self.answered.append(Answered(generation, refused))
 
     def _ask_again_at_once(self) -> None:
-        self._shared.admit_again_at = _LONG_AGO
-        for generation in self._shared.roster.running:
+        for generation in self._shared.roster.all():
             generation.ask_again_at = _LONG_AGO
+
+
+def _freed_bytes(memories: Sequence[SequenceMemory], held_bytes: Mapping[SequenceMemory, int]) -> int:
+    """What these gave back: what they had, less what is still mapped of it."""
+    return sum(held_bytes[memory] - memory.committed_bytes for memory in memories)

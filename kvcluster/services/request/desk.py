@@ -30,10 +30,10 @@ class MemoryDesk:
         self._port = port
         self._shared = shared
         self._clock = clock
-        self._answers = Answers(shared, clock=clock)
+        self._answers = Answers(shared, port.welcome, clock=clock)
         self._shape = Shape.of(shared.geometry, shared.settings.layout, port.welcome.granule_bytes)
         self._pending: tuple[PendingAsks, ...] = ()
-        self._gives_back = False
+        self._held_bytes: dict[SequenceMemory, int] = {}  # of those that give everything back
 
     @property
     def in_flight(self) -> bool:
@@ -53,7 +53,7 @@ class MemoryDesk:
         """Use the answer to what is in flight; waits for it. Raises as `boundary` does."""
         pending, self._pending = self._pending, ()
         outcomes = [outcome for frame in pending for outcome in frame.settle()]
-        self._answers.absorb(outcomes, gave_back=bool(outcomes) and self._gives_back)
+        self._answers.absorb(outcomes, self._held_bytes)
 
     def drain_answered(self) -> list[Answered]:
         """Requests that the device's answers decided since the last call."""
@@ -64,14 +64,14 @@ class MemoryDesk:
         """When there is something to ask that nobody's step or answer leads to; infinity for never."""
         roster = self._shared.roster
         moments = [g.ask_again_at for g in roster.running if g.needs_more and is_due(g.room)]
-        if roster.waiting and not any(g.refusal for g in roster.running):
-            moments.append(self._shared.admit_again_at)
+        if not any(g.refusal for g in roster.running):
+            moments += self._admission_moments()
         return float("-inf") if self._shared.ending else min(moments, default=float("inf"))
 
     # --- what is due ----------------------------------------------------------------------------------------------
 
     def _send(self, asks: list[Ask]) -> None:
-        self._gives_back = any(isinstance(ask, End) and ask.memory.committed_bytes for ask in asks)
+        self._held_bytes = {ask.memory: ask.memory.committed_bytes for ask in asks if isinstance(ask, Shed | End)}
         self._pending = tuple(self._port.submit(frame) for frame in in_frames(asks))
 
     def _due(self) -> list[Ask]:
@@ -102,11 +102,11 @@ class MemoryDesk:
             if generation.phase is Phase.RUNNING:
                 yield Grow(_memory_of(generation), needed_tokens(generation.length, generation.order.most_held))
 
-    def _shed(self, generation: Generation, *, again_at: float) -> Shed:
-        self._shared.tally.preemptions += 1
-        self._shared.admit_again_at = max(self._shared.admit_again_at, again_at)
-        self._shared.roster.requeue(generation)
-        return Shed(_memory_of(generation))
+    def _shed(self, victim: Generation, *, again_at: float) -> Shed:
+        self._shared.tally.add(preemptions=1)
+        victim.ask_again_at = max(victim.ask_again_at, again_at)
+        self._shared.roster.requeue(victim)
+        return Shed(_memory_of(victim))
 
     def _growths(self, now: float, *, refused: bool, along: bool) -> Iterator[Grow]:
         """A top-up of everybody when anybody is due; where somebody was refused, what those that are due need.
@@ -125,18 +125,38 @@ class MemoryDesk:
                 yield Grow(_memory_of(generation), tokens)
 
     def _admissions(self, now: float) -> Iterator[Grow]:
-        settings, roster = self._shared.settings, self._shared.roster
-        if now < self._shared.admit_again_at:
-            return
-        for generation in roster.waiting[: settings.max_num_seqs - len(roster.running)]:
+        for generation in self._candidates(now):
             memory = generation.memory or self._open(generation)
             if memory is not None:
                 known, most = len(generation.tokens), generation.order.most_held
-                yield Grow(memory, admission_tokens(known, most, settings.margin_steps))
+                yield Grow(memory, admission_tokens(known, most, self._shared.settings.margin_steps))
+
+    def _candidates(self, now: float) -> list[Generation]:
+        """Who may ask to be admitted: the oldest, as many as may run, up to the first whose time has not come.
+
+        Whoever is younger than that one would be refused with it. One that is blocked holds up nobody.
+        """
+        roster = self._shared.roster
+        places = self._shared.settings.max_num_seqs - len(roster.running)
+        found: list[Generation] = []
+        for generation in roster.waiting:
+            is_due_now = generation.ask_again_at <= now
+            if len(found) == places or not (is_due_now or generation.is_blocked):
+                break
+            if is_due_now:
+                found.append(generation)
+        return found
+
+    def _admission_moments(self) -> list[float]:
+        """When those may ask that hold up nobody or have nobody before them."""
+        waiting = self._shared.roster.waiting
+        first = next((place for place, generation in enumerate(waiting) if not generation.is_blocked), len(waiting))
+        return [generation.ask_again_at for generation in waiting[: first + 1]]
 
     def _open(self, generation: Generation) -> SequenceMemory | None:
         shared = self._shared
-        spec = SequenceSpec(shared.geometry, shared.settings.layout, generation.order.total_tokens)
+        layout, order = shared.settings.layout, generation.order
+        spec = SequenceSpec(shared.geometry, layout, order.total_tokens, after=generation.former)
         try:
             memory = self._port.memory(spec)
         except (LimitReached, DriverError) as error:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from kvcluster.engine.sampling import DrawKey, SamplingParams
 from kvcluster.errors import OutOfBudget
+from kvcluster.ids import RequestId
 from kvcluster.services.completion import Completion
+from kvcluster.services.request.back_off import BackOff
 from kvcluster.services.request.text import AnswerText
 from kvcluster.services.sequence import SequenceMemory
 from kvcluster.states import moved
@@ -69,19 +71,28 @@ class Generation:
         self.memory: SequenceMemory | None = None
         self.views: KvViews | None = None
         self.committed_bytes = 0
+        self.former: RequestId | None = None  # what the device called it in the memory that it had before
         self.refusal: OutOfBudget | None = None  # of a growth that it cannot do without
         self.ask_again_at = float("-inf")
+        self.back_off = BackOff()
+        self.blocked_since: float | None = None  # it wants more than what the quarantine leaves
         self.preempted_in_vain = False
         self.tries = 0
+        self._arrival = float("inf")
         self._text = text
 
     # --- memory ---------------------------------------------------------------------------------------------------
 
     @property
     def arrival(self) -> float:
-        """The device's number for it; infinite while the device has not given one."""
+        """The device's number for it, in this memory or the last one; infinite while it has not given one."""
         arrival = self.memory.arrival if self.memory else None
-        return float("inf") if arrival is None else arrival
+        return self._arrival if arrival is None else arrival
+
+    @property
+    def is_blocked(self) -> bool:
+        """Only the end of a process can bring back what it waits for."""
+        return self.blocked_since is not None
 
     @property
     def committed(self) -> int:
@@ -102,6 +113,13 @@ class Generation:
     def needs_more(self) -> bool:
         return self.committed < self.order.most_held
 
+    def leave_memory(self) -> SequenceMemory | None:
+        """Give up its memory, if it has one; its place in the queue is remembered."""
+        memory, self.memory = self.memory, None
+        if memory is not None and memory.arrival is not None:
+            self._arrival, self.former = memory.arrival, memory.request
+        return memory
+
     def grown(self, dtype: torch.dtype) -> None:
         """Its memory has more windows than before."""
         assert self.memory is not None
@@ -109,6 +127,8 @@ class Generation:
         self.committed_bytes = self.memory.committed_bytes
         self.refusal = None
         self.preempted_in_vain = False
+        self.back_off = BackOff()
+        self.blocked_since = None
         self.tries = 0
 
     def stripped(self) -> None:

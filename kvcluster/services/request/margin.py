@@ -4,7 +4,7 @@ A sequence that has room for fewer than two more steps is due: the frame leaves 
 before the next, so nothing waits. One frame tops up everybody, up to the last granule that the margin fills; what
 the margin would only begin is not taken. With 8 tokens a granule and a margin of 16 that is one frame in 8 steps,
 and 1 to 16 tokens of slack a sequence.
-Source: "Virtual Memory for KV Cache", case one; DESIGN section 4, "Steady state".
+Source: "Virtual Memory for KV Cache", case one: memory grows ahead of need, so that no step waits for it.
 """
 
 from __future__ import annotations

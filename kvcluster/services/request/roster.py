@@ -1,7 +1,8 @@
 """Who waits and who runs: two lists, each oldest first.
 
 The oldest is the one with the lowest arrival number of the device; those that it does not know yet follow in order
-of submission. Arrivals are handed out in that order too, so a preempted request goes back before younger ones.
+of submission. Both lists are sorted at every moment but one: when the device's answers bring new arrival numbers,
+`sort` comes before anything else.
 """
 
 from __future__ import annotations
@@ -43,6 +44,11 @@ class Roster:
         (self.running if generation.phase is Phase.RUNNING else self.waiting).remove(generation)
         generation.move(Phase.OVER)
         generation.stripped()
+
+    def sort(self) -> None:
+        """The device gave arrival numbers: everybody to the place of its age."""
+        self.waiting.sort(key=_age)
+        self.running.sort(key=_age)
 
     def find(self, key: int) -> Generation | None:
         """The one with this key, unless it is over."""

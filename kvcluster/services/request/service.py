@@ -37,7 +37,7 @@ def open_request_service(
     clock: Callable[[], float] = time.monotonic,
 ) -> RequestService:
     """A service that computes with `model` in memory of `port`'s device. The caller closes the port after it."""
-    shared = Shared(model.geometry, model.dtype, settings or RequestSettings(), port.welcome.capacity_bytes)
+    shared = Shared(model.geometry, model.dtype, settings or RequestSettings())
     desk = MemoryDesk(port, shared, clock=clock)
     return RequestService(model, Intake(model, tokenizer), desk, shared, port=port, clock=clock)
 
@@ -161,12 +161,12 @@ class RequestService:
             return
         orders = [generation.order.params for generation in sampling]
         chosen = next_tokens(logits, orders, [generation.draw_key for generation in sampling])
+        self._shared.tally.add(generated_tokens=len(sampling))
         for generation, token_id in zip(sampling, chosen, strict=True):
             self._extend(generation, token_id)
 
     def _extend(self, generation: Generation, token_id: int) -> None:
         generation.take(token_id)
-        self._shared.tally.generated_tokens += 1
         if generation.finish_reason:
             self._leave(generation)
             self._answer(generation.order.key, generation.completion())
@@ -176,7 +176,7 @@ class RequestService:
             self._answer(answered.generation.order.key, answered.outcome)
 
     def _answer(self, key: int, outcome: Completion | Refused) -> None:
-        self._shared.tally.requests_done += 1
+        self._shared.tally.add(requests_done=1)
         self._finished.append((key, outcome))
         self._inbox.over(key)
 

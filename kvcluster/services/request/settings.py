@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """`margin_steps` is how many tokens ahead memory is committed; `most_tries` bounds a failing device's retries."""
+    """`margin_steps` is how many tokens ahead memory is committed; `most_tries` bounds a failing device's retries.
+
+    `quarantine_wait_s` is how long a request waits for memory that only the end of some process can bring back; None
+    is twice the device's lease.
+    """
 
     layout: Layout = Layout.TOKEN_MAJOR
     max_num_seqs: int = 16
@@ -22,10 +26,11 @@ class RequestSettings:
     margin_steps: int = 16
     most_tries: int = 3
     try_again_s: float = 0.1
+    quarantine_wait_s: float | None = None
 
     def __post_init__(self) -> None:
         counts = (self.max_num_seqs, self.prefill_chunk_tokens, self.margin_steps, self.most_tries)
-        if min(counts) < 1 or self.try_again_s < 0:
+        if min(counts) < 1 or min(self.try_again_s, self.quarantine_wait_s or 0.0) < 0:
             raise ValueError(f"every setting of {self} is at least 1, and no time is negative")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(

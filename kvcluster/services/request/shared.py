@@ -23,18 +23,11 @@ class Shared:
     geometry: KvGeometry
     dtype: torch.dtype
     settings: RequestSettings
-    capacity_bytes: int
     reserved_bytes: int = 0  # address of the memories that have an owner
-    lost_bytes: int = 0  # in quarantine until this process ends
     roster: Roster = field(default_factory=Roster)
     tally: Tally = field(default_factory=Tally)
     owners: dict[SequenceMemory, Generation] = field(default_factory=dict)
     ending: list[SequenceMemory] = field(default_factory=list)
-    admit_again_at: float = float("-inf")
-
-    @property
-    def usable_bytes(self) -> int:
-        return self.capacity_bytes - self.lost_bytes
 
     def own(self, generation: Generation, memory: SequenceMemory) -> None:
         generation.memory = memory
@@ -43,7 +36,7 @@ class Shared:
 
     def part(self, generation: Generation) -> None:
         """Its memory goes back with the next frame."""
-        memory, generation.memory = generation.memory, None
+        memory = generation.leave_memory()
         if memory is not None:
             del self.owners[memory]
             self.reserved_bytes -= memory.reserved_bytes

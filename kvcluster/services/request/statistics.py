@@ -1,4 +1,4 @@
-"""What one request service did so far: counted by `Tally` in the service's thread, read as a frozen value.
+"""What one request service did so far: counted in the service's thread, read as a frozen value.
 
 Ratios are ratios of sums over steps, so that a long sequence counts for as long as it lived. Committed bytes include
 the margin; live bytes are those of tokens whose K and V are written.
@@ -6,7 +6,7 @@ the margin; live bytes are those of tokens whose K and V are written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvcluster.services.port import DevicePort
 
@@ -16,6 +16,7 @@ class RequestStatistics:
     """One moment. A control message is a frame or its reply; redemptions are apart.
 
     `requests_done` counts answers of both kinds, `refusals` the device's refusals for lack of budget.
+    `quarantined_bytes` are still mapped by this process though their requests are over: only its end frees them.
     `driver_calls` are those of the client's driver, which in a LocalDevice is the device's too.
     """
 
@@ -25,6 +26,7 @@ class RequestStatistics:
     steps_that_grew: int = 0
     preemptions: int = 0
     refusals: int = 0
+    quarantined_bytes: int = 0
     control_messages: int = 0
     redemptions: int = 0
     committed_byte_steps: int = 0
@@ -45,35 +47,31 @@ class RequestStatistics:
         return self.committed_byte_steps / self.live_byte_steps if self.live_byte_steps else 0.0
 
 
-@dataclass(slots=True)
 class Tally:
-    """The counts behind a RequestStatistics; changed by the service's thread only."""
+    """The counts of a RequestStatistics, as they grow."""
 
-    requests_done: int = 0
-    generated_tokens: int = 0
-    steps: int = 0
-    steps_that_grew: int = 0
-    preemptions: int = 0
-    refusals: int = 0
-    committed_byte_steps: int = 0
-    live_byte_steps: int = 0
-    peak_reserved_bytes: int = 0
-    peak_committed_bytes: int = 0
-    peak_live_bytes: int = 0
+    def __init__(self) -> None:
+        self._so_far = RequestStatistics()
+
+    def add(self, **more: int) -> None:
+        """So much more of each of these fields."""
+        self._so_far = replace(
+            self._so_far, **{name: getattr(self._so_far, name) + count for name, count in more.items()}
+        )
 
     def stepped(self, *, reserved_bytes: int, committed_bytes: int, live_bytes: int) -> None:
         """One model step was computed while so much was reserved, committed and written."""
-        self.steps += 1
-        self.committed_byte_steps += committed_bytes
-        self.live_byte_steps += live_bytes
-        self.peak_reserved_bytes = max(self.peak_reserved_bytes, reserved_bytes)
-        self.peak_committed_bytes = max(self.peak_committed_bytes, committed_bytes)
-        self.peak_live_bytes = max(self.peak_live_bytes, live_bytes)
+        self.add(steps=1, committed_byte_steps=committed_bytes, live_byte_steps=live_bytes)
+        self._so_far = replace(
+            self._so_far,
+            peak_reserved_bytes=max(self._so_far.peak_reserved_bytes, reserved_bytes),
+            peak_committed_bytes=max(self._so_far.peak_committed_bytes, committed_bytes),
+            peak_live_bytes=max(self._so_far.peak_live_bytes, live_bytes),
+        )
 
     def snapshot(self, port: DevicePort, *, waiting: int, running: int) -> RequestStatistics:
-        counts = {name: getattr(self, name) for name in self.__slots__}
-        return RequestStatistics(
-            **counts,
+        return replace(
+            self._so_far,
             control_messages=port.traffic.control_messages,
             redemptions=port.traffic.redemptions,
             driver_calls=sum(port.driver.calls().values()),

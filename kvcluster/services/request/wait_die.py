@@ -2,7 +2,8 @@
 
 First the younger requests of the same actor lose their memory, youngest first. If there are none, or taking from
 them freed nothing, a request waits while it holds memory only if it is the oldest on the device; any other gives
-everything back. So no two requests ever wait for each other, on one actor or on several.
+everything back. So no two requests ever wait for each other, on one actor or on several. One that wants more than
+the quarantine leaves gives everything back at once: nobody can help it by giving anything up, and it helps the others.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ Remedy = Preempt | Wait | GiveBack
 
 def remedy(refused: Generation, refusal: OutOfBudget, running: Sequence[Generation]) -> Remedy:
     """What to do about `refusal`; `running` are the actor's running requests, oldest first."""
+    if refused.is_blocked:
+        return GiveBack()
     younger = [] if refused.preempted_in_vain else [g for g in reversed(running) if g.arrival > refused.arrival]
     if victims := _enough(younger, refusal.need - refusal.free):
         return Preempt(victims)

@@ -1,0 +1,70 @@
+"""The real model in float32: eight prompts, three of them beyond its window of 512 tokens, against generate()."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from kvcluster import Layout
+from kvcluster.engine.pretrained import GEMMA3_270M, model_folder
+from kvcluster.testing.models import documentation
+from kvcluster.units import KIB
+from tests.exact.conftest import opened_by_both
+from tests.exact.subject import Prompts, Subject, greedy
+from tests.request.world import World
+
+Worlds = Callable[..., World]
+
+NEW_TOKENS = 16
+PROMPT_TOKENS = (3, 8, 17, 40, 90, 520, 610, 700)
+GRANULE_BYTES = 64 * KIB  # holds no whole number of its tokens of 36 KiB
+
+
+@pytest.fixture(scope="module")
+def gemma() -> Iterator[Subject]:
+    """Converted into the user's cache first, where that was not done before."""
+    threads = torch.get_num_threads()
+    yield opened_by_both(model_folder(GEMMA3_270M), threads=2)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def prompts(gemma: Subject) -> Prompts:
+    """Beginnings of a real text, each from another place."""
+    ids = gemma.tokenizer.encode("\n\n".join(documentation(modules=8)))
+    starts = [100 * number for number in range(len(PROMPT_TOKENS))]
+    return [(ids[0], *ids[1 + at : at + count]) for at, count in zip(starts, PROMPT_TOKENS, strict=True)]
+
+
+def granules(gemma: Subject, layout: Layout, tokens: int) -> int:
+    return gemma.shape(layout, GRANULE_BYTES).committed_bytes(tokens) // GRANULE_BYTES
+
+
+@pytest.mark.timeout(900)  # the first time it is converted, which takes a minute on two idle cores
+@pytest.mark.parametrize("layout", [Layout.TOKEN_MAJOR, Layout.SEQ_MAJOR])
+def test_eight_prompts_at_once_get_the_texts_of_generate(
+    layout: Layout, gemma: Subject, prompts: Prompts, worlds: Worlds
+) -> None:
+    room = sum(granules(gemma, layout, count + NEW_TOKENS + 16) for count in PROMPT_TOKENS)
+    world = worlds(gemma, granules=room, granule_bytes=GRANULE_BYTES, layout=layout)
+    service = world.open()
+    assert world.run(service, greedy(prompts, NEW_TOKENS)) == gemma.wanted(prompts, NEW_TOKENS)
+    assert service.statistics().preemptions == 0
+
+
+@pytest.mark.timeout(900)
+def test_memory_so_short_that_requests_are_preempted_changes_no_text(
+    gemma: Subject, prompts: Prompts, worlds: Worlds
+) -> None:
+    room = granules(gemma, Layout.TOKEN_MAJOR, PROMPT_TOKENS[-1] + NEW_TOKENS + 32)
+    world = worlds(gemma, granules=room, granule_bytes=GRANULE_BYTES)
+    service = world.open(margin_steps=1)
+    assert world.run(service, greedy(prompts, NEW_TOKENS)) == gemma.wanted(prompts, NEW_TOKENS)
+    assert service.statistics().preemptions > 0
+
+
+@pytest.mark.timeout(900)
+def test_the_texts_wanted_would_show_a_fault(gemma: Subject, prompts: Prompts) -> None:
+    assert len({answer.text for answer in gemma.wanted(prompts, NEW_TOKENS).values()}) == len(prompts)
