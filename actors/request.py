@@ -1,7 +1,8 @@
 """The request actor: a model replica and its continuous-batching loop, on memory of one device for life.
 
-The loop runs on a thread of its own; Ray's threads only hand requests in and results out. When the loop fails,
-`collect` raises what it failed with, and the actor is of no use any more: its owner ends it and replays its requests.
+The loop (`actors.loop`) runs on a thread of its own; Ray's threads only hand requests in and results out. When the
+loop fails, `collect` raises what it failed with, once what had finished before was collected; the actor is of no use
+any more: its owner ends it and replays its requests.
 
 Threads of OpenMP wait without spinning: beside other busy processes on two cores, spinning made a job 6 times slower
 (31 M Llama, 8 sequences, 2 threads: 52 tokens/s, and 325 without).
@@ -15,17 +16,13 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from actors.spec import WorkerFigures, WorkerSpec
+from actors.spec import Collected, WorkerFigures, WorkerSpec
 from kvcluster.errors import InvariantBroken
-from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from kvcluster.services.completion import CompletionRequest
 
 if TYPE_CHECKING:
+    from actors.loop import Outcomes
     from actors.replica import Replica
-    from kvcluster.services.request import RequestService
-
-POLL_S = 0.5
-
-Outcomes = list[tuple[int, Completion | Refused]]
 
 
 class RequestActor:
@@ -57,7 +54,7 @@ class RequestActor:
         except ValueError as failure:
             self._fail(failure)
 
-    def collect(self, timeout_s: float) -> Outcomes:
+    def collect(self, timeout_s: float) -> Collected:
         """What finished since the last call; waits for the first up to `timeout_s`.
 
         Raises:
@@ -68,12 +65,18 @@ class RequestActor:
             if self._failure and not self._outcomes:
                 raise self._failure
             outcomes, self._outcomes = self._outcomes, []
-            return outcomes
+        return Collected(outcomes, self.figures())
 
     def figures(self) -> WorkerFigures:
         """What this worker did so far."""
         done = self._opened.service.statistics()
-        return WorkerFigures(done.peak_live_bytes, done.control_messages, done.driver_calls)
+        return WorkerFigures(
+            peak_reserved_bytes=done.peak_reserved_bytes,
+            peak_committed_bytes=done.peak_committed_bytes,
+            peak_live_bytes=done.peak_live_bytes,
+            control_messages=done.control_messages,
+            driver_calls=done.driver_calls,
+        )
 
     def stop(self) -> None:
         """End the loop at its next step and give all memory back. Requests without an outcome are dropped."""
@@ -90,8 +93,10 @@ class RequestActor:
     def _run(self) -> None:
         try:
             replica = self._open()
+            from actors.loop import serve  # here, as in `_open`
+
             try:
-                self._serve(replica.service)
+                serve(replica.service, stopping=self._stopping, publish=self._publish)
             finally:
                 replica.port.close()
         except InvariantBroken:
@@ -113,18 +118,8 @@ class RequestActor:
             self._news.notify_all()
         return replica
 
-    def _serve(self, service: RequestService) -> None:
-        try:
-            while not self._stopping.is_set():
-                if not service.step():
-                    service.wait(POLL_S)
-                self._publish(service)
-            service.close()
-        finally:
-            self._publish(service)
-
-    def _publish(self, service: RequestService) -> None:
-        if outcomes := service.finished():
+    def _publish(self, outcomes: Outcomes) -> None:
+        if outcomes:
             with self._news:
                 self._outcomes += outcomes
                 self._news.notify_all()

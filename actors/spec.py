@@ -1,10 +1,11 @@
-"""What travels between a job and its request actors, besides requests and answers. Values only."""
+"""What travels between a job and its request actors, besides requests. Values only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from kvcluster.config import Settings
+from kvcluster.services.completion import Completion, Refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,28 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFigures:
-    """What one worker did so far, as a report needs it."""
+    """What a worker did so far, as a report needs it. Each peak is of one of its steps."""
 
-    peak_live_bytes: int
-    control_messages: int
-    driver_calls: int
+    peak_reserved_bytes: int = 0
+    peak_committed_bytes: int = 0
+    peak_live_bytes: int = 0
+    control_messages: int = 0
+    driver_calls: int = 0
+
+    def beside(self, other: WorkerFigures) -> WorkerFigures:
+        """Both together: counts add up; of the peaks the higher one stands, for they were at different moments."""
+        return WorkerFigures(
+            peak_reserved_bytes=max(self.peak_reserved_bytes, other.peak_reserved_bytes),
+            peak_committed_bytes=max(self.peak_committed_bytes, other.peak_committed_bytes),
+            peak_live_bytes=max(self.peak_live_bytes, other.peak_live_bytes),
+            control_messages=self.control_messages + other.control_messages,
+            driver_calls=self.driver_calls + other.driver_calls,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What finished since the last time, under its caller's keys, and what the worker did so far."""
+
+    outcomes: list[tuple[int, Completion | Refused]]
+    figures: WorkerFigures

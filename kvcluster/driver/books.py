@@ -56,18 +56,19 @@ class Shelf:
         """In address order."""
         return tuple(self._pieces[start] for start in self._starts)
 
-    def vacancy(self, address: int, size_bytes: int) -> None:
+    def vacancy(self, address: int, size_bytes: int) -> int:
         """Check that [address, address + size_bytes) lies on the shelf and nothing is mapped in it.
+
+        Returns how many pieces lie before it, which `occupy` wants to know.
 
         Raises:
             RuleBroken: it does not.
         """
         self._check_inside(address, size_bytes)
-        after = bisect_left(self._starts, address + size_bytes)
-        if after:
-            start, mapped_bytes, _ = self._pieces[self._starts[after - 1]]
-            if start + mapped_bytes > address:
-                raise RuleBroken("something is mapped there already")
+        place = bisect_left(self._starts, address + size_bytes)
+        if place and self._end_before(place) > address:
+            raise RuleBroken("something is mapped there already")
+        return place
 
     def filled(self, address: int, size_bytes: int) -> tuple[Piece, ...]:
         """The whole pieces that fill [address, address + size_bytes) without a gap.
@@ -84,14 +85,14 @@ class Shelf:
             raise RuleBroken("the range is not filled by whole mappings")
         return pieces
 
-    def occupy(self, piece: Piece) -> int:
-        """Write down a piece whose vacancy was checked; returns by how many the mappings grew."""
-        place = bisect_left(self._starts, piece.address)
-        grown = self._gap_before(place, piece.address) + self._gap_after(piece.address + piece.size_bytes)
-        self._starts.insert(place, piece.address)
-        self._pieces[piece.address] = piece
-        self._gaps += grown - 1  # one gap became so many, and a piece
-        return grown
+    def occupy(self, place: int, piece: Piece) -> int:
+        """Write down a piece whose vacancy was found at `place`; returns by how many the mappings grew."""
+        address, size_bytes, _ = piece
+        gaps = (self._end_before(place) < address) + self._gap_after(address + size_bytes)
+        self._starts.insert(place, address)
+        self._pieces[address] = piece
+        self._gaps += gaps - 1  # one gap became so many, and a piece
+        return gaps
 
     def vacate(self, pieces: tuple[Piece, ...]) -> int:
         """Strike out adjacent pieces, as `filled` gave them; returns by how many the mappings grew."""
@@ -99,7 +100,7 @@ class Shelf:
         del self._starts[first : first + len(pieces)]
         for piece in pieces:
             del self._pieces[piece.address]
-        gone = self._gap_before(first, pieces[0].address) + self._gap_after(pieces[-1].end)
+        gone = (self._end_before(first) < pieces[0].address) + self._gap_after(pieces[-1].end)
         self._gaps += 1 - gone
         return 1 - gone - len(pieces)
 
@@ -109,15 +110,15 @@ class Shelf:
         if address < self.address or address + size_bytes > self.address + self.size_bytes:
             raise RuleBroken("the range leaves the reserved one")
 
-    def _gap_before(self, place: int, address: int) -> bool:
-        """`place` is how many pieces lie before `address`."""
+    def _end_before(self, place: int) -> int:
+        """Where the first `place` pieces end, or where the shelf begins."""
         if not place:
-            return self.address < address
-        start, size_bytes, _ = self._pieces[self._starts[place - 1]]
-        return start + size_bytes < address
+            return self.address
+        address, size_bytes, _ = self._pieces[self._starts[place - 1]]
+        return address + size_bytes
 
     def _gap_after(self, end: int) -> bool:
-        return end not in self._pieces and end < self.end
+        return end not in self._pieces and end < self.address + self.size_bytes
 
 
 @dataclass(slots=True)
@@ -150,12 +151,14 @@ class AddressBook:
         Raises:
             RuleBroken: misaligned, or not on a shelf.
         """
-        self.check_size(size_bytes)
-        if address % self.granule_bytes:
-            raise RuleBroken(f"the address is no multiple of {self.granule_bytes}")
+        granule_bytes = self.granule_bytes
+        if size_bytes < 1 or size_bytes % granule_bytes:
+            raise RuleBroken(f"{size_bytes} bytes are no positive multiple of {granule_bytes}")
+        if address % granule_bytes:
+            raise RuleBroken(f"the address is no multiple of {granule_bytes}")
         after = bisect_right(self._starts, address)
         shelf = self._shelves[self._starts[after - 1]] if after else None
-        if shelf is None or address >= shelf.end:
+        if shelf is None or address >= shelf.address + shelf.size_bytes:
             raise RuleBroken("the address is not reserved")
         return shelf
 

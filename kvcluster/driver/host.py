@@ -17,7 +17,7 @@ import inspect
 import mmap
 import os
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -38,8 +38,6 @@ from kvcluster.errors import DriverError, LimitReached
 from kvcluster.units import KIB
 
 __all__ = ["HostDriver", "descriptor_room", "mapping_room", "memory_room", "open_host_driver"]
-
-_PROTECTIONS = {Access.READ: linux.PROT_READ, Access.READ_WRITE: linux.PROT_READ_WRITE}
 
 
 def open_host_driver(*, capacity_bytes: int, granule_bytes: int = 64 * KIB) -> HostDriver:
@@ -96,7 +94,7 @@ class HostDriver:
     def __init__(self, *, granule_bytes: int, capacity_bytes: int) -> None:
         self._book = AddressBook(granule_bytes)
         self._memories = Memories(capacity_bytes)
-        self._calls: Counter[str] = Counter()
+        self._calls: defaultdict[str, int] = defaultdict(int)
         self._lock = threading.Lock()
         self._process = _process
         self._closed = False
@@ -125,20 +123,20 @@ class HostDriver:
 
     @_strict
     def map(self, address: int, handle: PhysicalHandle) -> None:
-        memory = self._memories.find(handle)
-        shelf = self._book.shelf_at(address, handle.size_bytes)
-        shelf.vacancy(address, handle.size_bytes)
+        memory, size_bytes = self._memories.find(handle), handle.size_bytes
+        shelf = self._book.shelf_at(address, size_bytes)
+        place = shelf.vacancy(address, size_bytes)
         MAPPINGS.ensure(2)  # a piece in the middle of a gap makes two more
         self._calls["map"] += 1
-        linux.map_file(address, handle.size_bytes, memory.descriptor)
-        MAPPINGS.used(shelf.occupy(Piece(address, handle.size_bytes, handle.number)))
+        linux.map_file(address, size_bytes, memory.descriptor)
+        MAPPINGS.used(shelf.occupy(place, Piece(address, size_bytes, handle.number)))
         memory.mappings += 1
 
     @_strict
     def set_access(self, address: int, size_bytes: int, access: Access) -> None:
         self._book.shelf_at(address, size_bytes).filled(address, size_bytes)
         self._calls["set_access"] += 1
-        linux.protect(address, size_bytes, _PROTECTIONS[access])
+        linux.protect(address, size_bytes, linux.PROT_READ if access is Access.READ else linux.PROT_READ_WRITE)
 
     @_strict
     def unmap(self, address: int, size_bytes: int) -> None:

@@ -73,8 +73,8 @@ class Allowance:
         self._remedy = remedy
         self._measure = measure
         self._lock = threading.Lock()
-        self._measured = 0
         self._left = 0
+        self._soon = 0  # time to measure again
 
     def ensure(self, need: int) -> None:
         """Nothing is taken.
@@ -82,17 +82,21 @@ class Allowance:
         Raises:
             LimitReached: fewer than `need` are left.
         """
-        if self._left >= max(need, self._measured // 2):  # one look, so that it needs no lock
+        if need <= self._left >= self._soon:  # a look, which needs no lock
             return
         with self._lock:
-            self._measured = self._left = self._measure()
+            self._left = self._measure()
+            self._soon = self._left // 2
             if self._left < need:
                 raise self.refusal(need, self._left)
 
     def used(self, count: int) -> None:
-        """`count` more are in use; fewer, if it is negative."""
-        with self._lock:
-            self._left -= count
+        """`count` more are in use; fewer, if it is negative.
+
+        Without the lock, which would double its cost in every map call: what two threads may lose by it the next
+        measurement puts right, and until then the kernel's own refusal is told as ours.
+        """
+        self._left -= count
 
     def refusal(self, need: int, free: int) -> LimitReached:
         return LimitReached(limit=self._limit, need=need, free=free, remedy=self._remedy)

@@ -24,6 +24,7 @@ _MAP_FIXED = 0x10  # the mmap module names none of the three; as on x86-64 and a
 _MAP_NORESERVE = 0x4000
 _MAP_FIXED_NOREPLACE = 0x100000
 _RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+_SHARED_AT = mmap.MAP_SHARED | _MAP_FIXED
 _FIXED_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _CHUNK_BYTES = 1 << 20
 
@@ -82,13 +83,12 @@ def unreserve(address: int, size_bytes: int) -> None:
 
 def map_file(address: int, size_bytes: int, descriptor: int) -> None:
     """The file's first bytes at `address`, shared, over a bare reservation; no access yet."""
-    try:
-        _mmap(address, size_bytes, mmap.MAP_SHARED | _MAP_FIXED, descriptor)
-    except OSError:
+    if _libc.mmap(address, size_bytes, PROT_NONE, _SHARED_AT, descriptor, 0) == _MAP_FAILED:
+        failure = _failed()
         # The kernel may refuse the file after it took the reservation away. Put it back, over nothing else.
         with contextlib.suppress(OSError):
             _reserve_again(address, size_bytes, _MAP_FIXED_NOREPLACE)
-        raise
+        raise failure
 
 
 def unmap_file(address: int, size_bytes: int) -> None:
@@ -97,9 +97,9 @@ def unmap_file(address: int, size_bytes: int) -> None:
 
 
 def _reserve_again(address: int, size_bytes: int, fixed: int) -> None:
+    """Marked, it is one mapping again with the gap beside it; unmarked it does a child no harm either."""
     _mmap(address, size_bytes, _RESERVED | fixed, -1)
-    with contextlib.suppress(OSError):  # a bare reservation does a child no harm
-        _keep_from_children(address, size_bytes)  # and so it is one mapping again with the gap beside it
+    _libc.madvise(address, size_bytes, mmap.MADV_DONTFORK)
 
 
 def _keep_from_children(address: int, size_bytes: int) -> None:

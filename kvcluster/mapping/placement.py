@@ -80,7 +80,7 @@ class Placements:
     def record(self, placement: Placement, count: int) -> None:
         """The first `count` handles of a planned placement are mapped now."""
         for piece in placement.pieces[:count]:
-            self._shelf.occupy(piece)
+            self._shelf.occupy(self._shelf.vacancy(piece.address, piece.size_bytes), piece)
 
     def strike(self, placement: Placement) -> None:
         """A found placement is mapped no longer."""

@@ -60,6 +60,7 @@ class DevicePort:
         self.driver = driver
         self.transport = transport
         self.traffic = Traffic()
+        self.quarantined_bytes = 0  # given back as "may still be mapped": only this process's end frees them
         self._requests = itertools.count(1)
         self._grants = itertools.count(1)
         self._next_seq = 1
@@ -156,7 +157,7 @@ class DevicePort:
             case Shed(memory):
                 taken_back = memory.shed()
                 reach(Failpoint.CLIENT_UNMAPPED)
-                return release_operations(memory, taken_back), taken_back.error
+                return self._release(memory, taken_back), taken_back.error
             case End(memory):
                 return self._end(memory)
             case _:
@@ -168,7 +169,11 @@ class DevicePort:
         reach(Failpoint.CLIENT_UNMAPPED)
         self._memories.discard(memory)
         end = (wire.Close(request=key_of(memory.request)),) if known else ()
-        return (*release_operations(memory, taken_back), *end), taken_back.error
+        return (*self._release(memory, taken_back), *end), taken_back.error
+
+    def _release(self, memory: SequenceMemory, taken_back: TakenBack) -> tuple[wire.Operation, ...]:
+        self.quarantined_bytes += self.welcome.granule_bytes * sum(run.count for run in taken_back.still)
+        return release_operations(memory, taken_back)
 
     def _send(self, ops: tuple[wire.Operation, ...]) -> Sent:
         seq = self._next_seq
@@ -198,7 +203,7 @@ class DevicePort:
 
         If the session has ended meanwhile the device has them in quarantine already, with all that this process had.
         """
-        ops = tuple(op for memory, taken_back in failed for op in release_operations(memory, taken_back))
+        ops = tuple(op for memory, taken_back in failed for op in self._release(memory, taken_back))
         if not ops:
             return
         for result in self.receive(self._send(ops)).results:

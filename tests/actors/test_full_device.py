@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 ROOT = Path(__file__).parents[2]
-GRANULES = 300
+GRANULES = 700
 DEVICE_ROOM = GRANULES + 253  # every handle, and one packet's descriptors
 WORKER_ROOM = GRANULES + 1  # every handle that is not mapped yet, and the descriptor that one is imported from
 
@@ -50,17 +50,17 @@ def test_a_device_of_an_accepted_size_is_filled_with_exactly_the_descriptors_tha
 ) -> None:
     device = children.start("device", GRANULES, DEVICE_ROOM)
     assert said(device) == "ready"
-    assert said(children.start("worker", GRANULES, WORKER_ROOM)) == "wrote 300, and keeps 0 descriptors"
-    assert said(device) == "created 300"
+    assert said(children.start("worker", GRANULES, WORKER_ROOM)) == "wrote 700, and keeps 0 descriptors"
+    assert said(device) == "created 700"
 
 
 def test_one_granule_more_than_the_device_has_descriptors_for_is_refused_at_its_start(children: Children) -> None:
     sentence = said(children.start("device", GRANULES + 1, DEVICE_ROOM))
-    assert "takes 554 descriptors in the device's process at a granule of 4096, and 553 are left" in sentence
-    assert "give at most 1.2 MiB" in sentence
+    assert "takes 954 descriptors in the device's process at a granule of 4096, and 953 are left" in sentence
+    assert "give at most 2.7 MiB" in sentence
 
 
 def test_one_granule_more_than_a_worker_has_descriptors_for_is_refused_at_its_start(children: Children) -> None:
     assert said(children.start("device", GRANULES + 1, DEVICE_ROOM + 1)) == "ready"
     sentence = said(children.start("worker", GRANULES + 1, WORKER_ROOM))
-    assert "takes 302 descriptors in a worker's process at a granule of 4096, and 301 are left" in sentence
+    assert "takes 702 descriptors in a worker's process at a granule of 4096, and 701 are left" in sentence

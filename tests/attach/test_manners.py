@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import socket
 import time
@@ -15,8 +16,10 @@ from kvcluster.attach.line import open_line
 from kvcluster.attach.server import open_attach_server
 from kvcluster.attach.sockets import Peer, is_trusted
 from kvcluster.errors import DeviceUnreachable, InvariantBroken, NeverFits, NotAllowed
+from kvcluster.services import port
+from kvcluster.testing.clock import ManualClock
 from kvcluster.wire.codec import MAX_SOCKET_BYTES, encode
-from kvcluster.wire.messages import Fault, Handed, Heartbeat, Hello, Redeem
+from kvcluster.wire.messages import Fault, Handed, Heartbeat, Hello, Redeem, Welcome
 from tests.attach.attach_world import RawClient, Recorder, Serving, contents
 
 Attach = Callable[[str], AttachClient]
@@ -182,3 +185,31 @@ def test_the_server_says_nothing_of_its_sessions_when_it_closes(
     attach("s")
     serving.close()
     assert events.of("s") == ["hello"]
+
+
+def test_a_connection_that_never_says_hello_is_told_and_dropped_and_one_that_did_stays(
+    events: Recorder, stack: ExitStack
+) -> None:
+    clock = ManualClock()
+    serving = Serving(open_attach_server("host:0", events, clock=clock))
+    stack.callback(serving.close)
+    silent, polite = RawClient(serving.server.address), RawClient(serving.server.address)
+    for raw in (silent, polite):
+        stack.callback(raw.socket.close)
+    assert isinstance(polite.hello("polite"), Welcome)  # so the silent one, which came before it, is in by now
+    clock.advance(10)
+    fault = silent.hear()
+    assert isinstance(fault, Fault)
+    assert "no hello" in fault.fields["reason"]
+    assert silent.hear() is None
+    polite.say(Heartbeat())
+    events.wait_for("heartbeat", "polite")
+
+
+def test_a_redemption_waits_for_a_slow_device_as_long_as_a_frame_does() -> None:
+    """Both wait for the device's one lock: whoever gave up earlier would end a healthy worker."""
+    timeouts = [
+        inspect.signature(AttachClient.redeem).parameters["timeout_s"].default,
+        port.REPLY_TIMEOUT_S,
+    ]
+    assert timeouts == [60.0, 60.0]

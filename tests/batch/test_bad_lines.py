@@ -156,6 +156,14 @@ def test_an_input_that_cannot_be_read_twice_is_refused(tmp_path: Path) -> None:
         check_input(Path("/dev/null"))
 
 
+def test_an_input_that_is_gone_on_the_way_is_one_sentence(tmp_path: Path) -> None:
+    given = write_input(tmp_path / "in.jsonl", line("a"))
+    check_input(given)
+    given.unlink()
+    with pytest.raises(BatchFileError, match="the input cannot be read: No such file"):
+        list(read_lines(given))
+
+
 def test_the_examples_are_all_good() -> None:
     lines = list(read_lines(Path(__file__).parents[2] / "examples" / "prompts.jsonl"))
     assert len(lines) >= 8

@@ -148,15 +148,22 @@ def test_a_cluster_that_cannot_be_opened_is_one_sentence_and_leaves_no_file(
     assert not (good.parent / "out.jsonl").exists()
 
 
-def test_a_broken_invariant_is_not_made_into_a_sentence(
-    run: Run, good: Path, monkeypatch: pytest.MonkeyPatch, opened: list[EchoCluster]
+@pytest.mark.parametrize(
+    "bug", [InvariantBroken(sentence="the ledger does not sum"), ValueError("bug"), MemoryError(), SystemError()]
+)
+@pytest.mark.parametrize("where", ["submit", "wait", "device_reports"])
+def test_a_bug_is_not_made_into_a_sentence_and_closes_the_cluster_all_the_same(
+    run: Run, good: Path, monkeypatch: pytest.MonkeyPatch, opened: list[EchoCluster], bug: Exception, where: str
 ) -> None:
-    class Broken(EchoCluster):
-        def wait(self, timeout_s: float) -> list[object]:  # type: ignore[override]
-            raise InvariantBroken(sentence="the ledger does not sum")
+    def broken(self: EchoCluster, *_: object) -> None:
+        assert opened == [self]
+        raise bug
 
-    monkeypatch.setitem(sys.modules, "actors.cluster", stand_in_module(opened, Broken))
-    assert isinstance(run().exception, InvariantBroken)
+    kind = type("Broken", (EchoCluster,), {where: broken})
+    monkeypatch.setitem(sys.modules, "actors.cluster", stand_in_module(opened, kind))
+    result = run()  # which holds that no cluster is open
+    assert result.exception is bug
+    assert result.exit_code == 1
 
 
 def test_print_texts_prints_prompts_and_texts_in_the_inputs_order(run: Run, tmp_path: Path) -> None:

@@ -48,17 +48,18 @@ def test_a_shelf_allows_and_counts_what_its_granules_say(acts: list[tuple[bool, 
 
 
 def _act(shelf: Shelf, mapping: bool, address: int, count: int) -> None:
+    before = shelf.mappings
     if mapping:
-        shelf.vacancy(address, count)
-        shelf.occupy(Piece(address, count, "owner"))
+        grown = shelf.occupy(shelf.vacancy(address, count), Piece(address, count, "owner"))
     else:
-        shelf.vacate(shelf.filled(address, count))
+        grown = shelf.vacate(shelf.filled(address, count))
+    assert grown == shelf.mappings - before
 
 
 def test_pieces_are_given_in_address_order_with_their_owners() -> None:
     shelf = Shelf(0, 10)
     for address, owner in ((6, "c"), (0, "a"), (3, "b")):
-        shelf.occupy(Piece(address, 2, owner))
+        shelf.occupy(shelf.vacancy(address, 2), Piece(address, 2, owner))
     assert [(piece.address, piece.owner) for piece in shelf.pieces()] == [(0, "a"), (3, "b"), (6, "c")]
 
 

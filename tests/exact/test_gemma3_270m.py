@@ -55,16 +55,5 @@ def test_eight_prompts_at_once_get_the_texts_of_generate(
 
 
 @pytest.mark.timeout(900)
-def test_memory_so_short_that_requests_are_preempted_changes_no_text(
-    gemma: Subject, prompts: Prompts, worlds: Worlds
-) -> None:
-    room = granules(gemma, Layout.TOKEN_MAJOR, PROMPT_TOKENS[-1] + NEW_TOKENS + 32)
-    world = worlds(gemma, granules=room, granule_bytes=GRANULE_BYTES)
-    service = world.open(margin_steps=1)
-    assert world.run(service, greedy(prompts, NEW_TOKENS)) == gemma.wanted(prompts, NEW_TOKENS)
-    assert service.statistics().preemptions > 0
-
-
-@pytest.mark.timeout(900)
 def test_the_texts_wanted_would_show_a_fault(gemma: Subject, prompts: Prompts) -> None:
     assert len({answer.text for answer in gemma.wanted(prompts, NEW_TOKENS).values()}) == len(prompts)

@@ -1,5 +1,7 @@
-"""Issue 2, point 6: the margin policy's figures for the 31 M Llama's shape. The policy never sees a K or a V, so the
-model here only says random tokens."""
+"""How many messages and how much slack the margin policy costs, for the 31 M Llama's shape.
+
+The policy never sees a K or a V, so the model here only says random tokens.
+"""
 
 from __future__ import annotations
 

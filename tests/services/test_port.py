@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
 from kvcluster.driver.protocol import PhysicalHandle
-from kvcluster.errors import DeviceUnreachable, InvariantBroken, LimitReached, SessionEnded
+from kvcluster.errors import DeviceUnreachable, DriverError, InvariantBroken, LimitReached, SessionEnded
 from kvcluster.geometry.layout import Layout
-from kvcluster.ids import RequestId
-from kvcluster.services.asks import Grow
+from kvcluster.ids import GrantId, RequestId
+from kvcluster.services.asks import AskGrant, Grow, Shed
 from kvcluster.services.port import DevicePort
-from kvcluster.services.sequence import MemoryState, SequenceMemory, SequenceSpec
+from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory, SequenceSpec
 from kvcluster.services.transport import PendingReply, Transport
+from kvcluster.testing.arming import armed
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import encode
 from tests.services.world import GEOMETRY, World
@@ -128,3 +130,28 @@ def test_requests_of_a_port_are_numbered_and_never_named_twice(line: Line) -> No
     ]
     assert line.memory.state is MemoryState.NEW
     assert set(line.port.memories()) == {line.memory, again}
+
+
+# --- numbers of frames ----------------------------------------------------------------------------------------------
+
+
+def test_a_frame_that_was_never_sent_leaves_no_gap(line: Line) -> None:
+    """Every reply is acknowledged, and so forgotten by the device, whatever failed before a frame left."""
+    with armed("client.commit.ask=raise"), pytest.raises(DriverError):
+        line.memory.grant(16)
+    line.memory.commit(16, line.memory.grant(16))
+    line.memory.release()
+    assert line.world.device.statistics().stored_replies == 1
+
+
+def test_an_ask_that_cannot_be_said_is_refused_before_another_one_s_windows_are_unmapped(line: Line) -> None:
+    line.memory.commit(32, line.memory.grant(32))
+    odd = replace(line.memory.range.range_map.shape, groups=line.memory.range.range_map.shape.groups * 65)
+    other = line.port.memory(SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, 256))
+    object.__setattr__(other.range.range_map, "shape", odd)  # more layer groups than a message holds
+    before = line.memory.committed_bytes
+    with pytest.raises(ValueError, match="groups"):
+        line.port.submit([Shed(line.memory), AskGrant(other, Grant(GrantId(other.request, 99), 4096))])
+    assert (line.memory.committed_bytes, line.memory.in_flight) == (before, False)
+    line.memory.close()
+    assert line.world.granules("free") == 64

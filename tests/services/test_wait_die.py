@@ -138,9 +138,9 @@ def test_the_wait_told_follows_the_load(world: World, client: WireClient) -> Non
     assert admit(client, 1, 60) is None
     blind = admit(client, 2, 40)
     client.ask(release_op(1, 50, 10))
-    small, large = admit(client, 2, 15), admit(client, 2, 16)
+    small, large = admit(client, 2, 14), admit(client, 2, 15)
     world.clock.advance(60)
-    later = admit(client, 2, 16)
+    later = admit(client, 2, 15)
     assert blind is not None
     assert small is not None
     assert large is not None

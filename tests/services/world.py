@@ -27,6 +27,8 @@ from kvcluster.wire.faults import error_of
 
 GRANULE = 4 * KIB
 TOKENS = 16  # a granule, token-major
+CHUNK = 4 * KIB
+PATTERN = bytes(i * 7 % 251 for i in range(CHUNK + 251))
 GEOMETRY = KvGeometry.uniform(layers=2, kv_heads=1, head_dim=16, element_bytes=4)
 
 
@@ -162,16 +164,19 @@ def names(calls: Sequence[Call]) -> list[str]:
 
 
 def fill(memory: SequenceMemory) -> None:
-    """A pattern in every byte that is mapped."""
+    """A pattern in every byte that is mapped; neighbouring chunks differ."""
     for address, size_bytes in pieces(memory):
-        ctypes.memmove(address, bytes(i * 7 % 251 for i in range(size_bytes)), size_bytes)
+        for start in range(0, size_bytes, CHUNK):
+            length = min(CHUNK, size_bytes - start)
+            ctypes.memmove(address + start, PATTERN[start // CHUNK % 251 :], length)
 
 
 def digest(memory: SequenceMemory, only: list[tuple[int, int]] | None = None) -> str:
     """A hash of every byte of the committed windows, or `only` of these pieces."""
     found = hashlib.sha256()
     for address, size_bytes in pieces(memory) if only is None else only:
-        found.update(ctypes.string_at(address, size_bytes))
+        for start in range(0, size_bytes, CHUNK):
+            found.update(ctypes.string_at(address + start, min(CHUNK, size_bytes - start)))
     return found.hexdigest()
 
 

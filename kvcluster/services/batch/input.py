@@ -54,16 +54,27 @@ def check_input(path: Path) -> None:
                 raise BatchFileError(path=str(path), reason="the input must be a plain file, because it is read twice")
             file.read(1)
     except OSError as error:
-        raise BatchFileError(path=str(path), reason=f"the input cannot be read: {error.strerror}") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> BatchFileError:
+    return BatchFileError(path=str(path), reason=f"the input cannot be read: {error.strerror}")
 
 
 def read_lines(path: Path) -> Iterator[Line]:
-    """Every line that is not blank, in order."""
+    """Every line that is not blank, in order.
+
+    Raises:
+        BatchFileError: the file is gone or cannot be read any further.
+    """
     first_with: dict[str, int] = {}
-    with path.open("rb") as file:
-        for number, raw in enumerate(_raw_lines(file), start=1):
-            if raw.strip():
-                yield _unique(_line(number, raw), first_with)
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(_raw_lines(file), start=1):
+                if raw.strip():
+                    yield _unique(_line(number, raw), first_with)
+    except OSError as error:
+        raise _unreadable(path, error) from None
 
 
 def _raw_lines(file: BinaryIO) -> Iterator[bytes]:

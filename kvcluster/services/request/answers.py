@@ -85,12 +85,10 @@ class Answers:
 
     def _given_back(self, outcome: Outcome, generation: Generation | None) -> None:
         """What could not be given back stays charged; a preempted request goes on in another memory."""
-        memory, error = outcome.ask.memory, outcome.error
+        error = outcome.error
         if not isinstance(error, Quarantined | DriverError | None):
             raise error
-        if isinstance(outcome.ask, End):
-            self._shared.tally.add(quarantined_bytes=memory.committed_bytes)
-        elif generation is not None and error is not None:
+        if isinstance(outcome.ask, Shed) and generation is not None and error is not None:
             self.renew(generation, error)
 
     def _grow(self, generation: Generation, error: KvClusterError | None) -> None:

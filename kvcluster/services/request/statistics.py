@@ -16,7 +16,7 @@ class RequestStatistics:
     """One moment. A control message is a frame or its reply; redemptions are apart.
 
     `requests_done` counts answers of both kinds, `refusals` the device's refusals for lack of budget.
-    `quarantined_bytes` are still mapped by this process though their requests are over: only its end frees them.
+    `quarantined_bytes` could not be unmapped when they were to be given back: only this process's end frees them.
     `driver_calls` are those of the client's driver, which in a LocalDevice is the device's too.
     """
 
@@ -74,6 +74,7 @@ class Tally:
             self._so_far,
             control_messages=port.traffic.control_messages,
             redemptions=port.traffic.redemptions,
+            quarantined_bytes=port.quarantined_bytes,
             driver_calls=sum(port.driver.calls().values()),
             waiting=waiting,
             running=running,
