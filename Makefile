@@ -11,6 +11,7 @@ STAMP := $(VENV)/.installed-by-make
 
 export RAY_USAGE_STATS_ENABLED := 0
 export HF_HUB_OFFLINE := 1
+export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: setup run test check bench

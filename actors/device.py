@@ -1,8 +1,8 @@
 """The device actor: one device's memory, its budget, and the socket on which descriptors are handed over.
 
 It computes nothing, so a model's crash cannot take the memory along. Frames come through Ray on the actor's one
-thread; the attach socket has a thread of its own. A broken invariant ends the process at once: what its clients
-have mapped lives on in them.
+thread; the attach socket has a thread of its own. Whatever is no refusal (a broken invariant, or any error that is
+not ours) ends the process: what its clients have mapped lives on in them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from kvcluster.attach.server import AttachServer, open_attach_server
 from kvcluster.driver.host import open_host_driver
 from kvcluster.driver.limits import descriptor_room
 from kvcluster.driver.protocol import Driver
-from kvcluster.errors import InvariantBroken
+from kvcluster.errors import InvariantBroken, KvClusterError
 from kvcluster.services.device import DeviceService, DeviceSettings
 from kvcluster.services.statistics import DeviceStatistics
 
 T = TypeVar("T")
+
+LAST_WORDS_S = 1.0  # between an audit that fails and the end, so that whoever asked hears of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class DeviceActor:
         self._descriptors = descriptor_room()
         self._closing = threading.Event()
         self._leaving = threading.Event()
+        self._broken: InvariantBroken | None = None
         for work in (self._server.serve, self._leave_when_idle):
             threading.Thread(target=_run_or_die, args=(work,), name=work.__name__, daemon=True).start()
 
@@ -78,14 +81,25 @@ class DeviceActor:
 
     def frame(self, data: bytes) -> bytes:
         """One frame of a client; see `DeviceService.frame`."""
+        if self._broken is not None:
+            _die(self._broken)
         return _or_die(lambda: self._service.frame(data))
 
     def statistics(self) -> DeviceStatistics:
         return self._service.statistics()
 
     def audit(self) -> DeviceStatistics:
-        """The figures of one moment, after everything was checked to sum; a broken sum is the caller's error here."""
-        return self._service.audit()
+        """The figures of one moment, after everything was checked to sum.
+
+        Raises:
+            InvariantBroken: it does not. This process ends a moment later, and at once where a frame comes first.
+        """
+        try:
+            return self._service.audit()
+        except InvariantBroken as broken:
+            self._broken = broken
+            threading.Timer(LAST_WORDS_S, _die, args=(broken,)).start()
+            raise
 
     def close(self) -> None:
         """Give back what no client has. The actor is of no use afterwards; whoever calls this kills it next."""
@@ -95,29 +109,31 @@ class DeviceActor:
 
     def _leave_when_idle(self) -> None:
         while not self._closing.wait(timeout=min(1.0, self._spec.idle_exit_s)):
-            if self._service.idle_s() > self._spec.idle_exit_s:
+            if self._service.close_if_idle(self._spec.idle_exit_s):  # who says hello from now on is refused
                 self._leaving.set()
                 self.close()
                 ray.kill(ray.get_runtime_context().current_actor)  # an end that Ray does not report as a crash
 
 
 def _or_die(work: Callable[[], T]) -> T:
-    """Run `work`; a broken invariant ends this process. What a caller did wrong is the caller's error."""
+    """Run `work`; a refusal is the caller's. Anything else left an act half done, and ends this process."""
     try:
         return work()
-    except InvariantBroken:
-        _die()
+    except KvClusterError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the actor boundary
+        _die(error)
 
 
 def _run_or_die(work: Callable[[], None]) -> None:
     """The whole of a thread. Nobody waits for it, so that any error would leave half a device: it ends the process."""
     try:
         work()
-    except BaseException:  # noqa: BLE001 - the actor boundary
-        _die()
+    except BaseException as error:  # noqa: BLE001 - the actor boundary
+        _die(error)
 
 
-def _die() -> NoReturn:
-    traceback.print_exc(file=sys.stderr)
+def _die(error: BaseException) -> NoReturn:
+    traceback.print_exception(error, file=sys.stderr)
     sys.stderr.flush()
     os._exit(1)

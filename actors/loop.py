@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kvcluster.errors import Quarantined, Residue
 from kvcluster.services.completion import Completion, Refused
-from kvcluster.services.request import RequestService
+
+if TYPE_CHECKING:
+    from kvcluster.services.request import RequestService
 
 POLL_S = 0.5
 

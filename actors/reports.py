@@ -1,19 +1,21 @@
-"""What a device did in a job, asked of its actor and of the workers at it, and put together.
+"""What a device did in a job: its own figures now and at the job's start, and those of the job's workers at it.
 
-A worker or a device that is gone has taken its own figures along: they count as 0, and what was answered is the
-job's own count. Not the place for a broken sum: that is raised as the device found it.
+Counts are the job's time: an earlier job's calls are subtracted. A device's peak cannot be subtracted, so it counts
+where this job's time raised it; else, and where the device is gone, the peak of the worker that had most stands for
+it. What is live only workers know, each for itself: it is the figure of the worker that had most live at one step, so
+that it is exact for one worker a device, too low for several, and never above what was committed.
+
+A worker that died counts with what it told last. A device that died in the job has taken its calls along.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from actors.devices import living_device
 from actors.spec import WorkerFigures
 from kvcluster.services.statistics import DeviceReport, DeviceStatistics
 
@@ -29,34 +31,67 @@ class Answered:
     seconds: float
 
 
-def device_report(name: str, node_id: str, answered: Answered, workers: Sequence[Any]) -> DeviceReport:
-    """The report of device `name`, after it was audited.
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A device at a job's start and now; None where nobody was there to tell."""
 
-    Raises:
-        InvariantBroken: the device's figures do not sum.
-    """
-    device = living_device(name, node_id)
-    asked = [worker.figures.remote() for worker in workers]
-    there: DeviceStatistics | None = _told(device.audit.remote()) if device else None
-    done: list[WorkerFigures] = [told for reference in asked if (told := _told(reference))]
+    start: DeviceStatistics | None
+    now: DeviceStatistics | None
+
+    @property
+    def driver_calls(self) -> int:
+        """What its process called in between; all that it ever called, if it is another process than at the start."""
+        earlier = _calls(self.start) if self._is_one_process else 0
+        return _calls(self.now) - earlier
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The peak, if it was reached in between; else 0, for it was somebody else's."""
+        return self._risen("peak_reserved_bytes")
+
+    @property
+    def peak_committed_bytes(self) -> int:
+        """As for what was reserved."""
+        return self._risen("peak_committed_bytes")
+
+    @property
+    def _is_one_process(self) -> bool:
+        return self.start is not None and self.now is not None and self.start.epoch == self.now.epoch
+
+    def _risen(self, name: str) -> int:
+        peak: int = getattr(self.now, name, 0)
+        return 0 if self._is_one_process and peak == getattr(self.start, name) else peak
+
+
+def device_report(device: str, span: Span, answered: Answered, done: WorkerFigures) -> DeviceReport:
+    """The report of a device; `done` is what all workers at it did, those that died included."""
+    committed_bytes = max(span.peak_committed_bytes, done.peak_committed_bytes)
     return DeviceReport(
-        device=name,
+        device=device,
         requests=answered.requests,
         generated_tokens=answered.tokens,
         seconds=answered.seconds,
-        peak_reserved_bytes=there.peak_reserved_bytes if there else 0,
-        peak_committed_bytes=there.peak_committed_bytes if there else 0,
-        peak_live_bytes=sum(worker.peak_live_bytes for worker in done),
-        control_messages=sum(worker.control_messages for worker in done),
-        driver_calls=(sum(there.driver_calls.values()) if there else 0) + sum(worker.driver_calls for worker in done),
+        peak_reserved_bytes=max(span.peak_reserved_bytes, done.peak_reserved_bytes),
+        peak_committed_bytes=committed_bytes,
+        peak_live_bytes=done.peak_live_bytes,
+        control_messages=done.control_messages,
+        driver_calls=span.driver_calls + done.driver_calls,
     )
 
 
-def _told(reference: Any) -> Any | None:
-    """The answer, or None where nobody is left to give it."""
+def told(reference: Any) -> Any | None:
+    """The answer, or None where nobody is left to give it.
+
+    Raises:
+        RayTaskError: what the actor raised, as its own class: a device's InvariantBroken, if its figures do not sum.
+    """
     try:
         return ray.get(reference, timeout=ANSWER_TIMEOUT_S)
     except RayTaskError:
         raise
     except RayError:
         return None
+
+
+def _calls(figures: DeviceStatistics | None) -> int:
+    return sum(figures.driver_calls.values()) if figures else 0

@@ -16,12 +16,12 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from actors.loop import Outcomes, serve
 from actors.spec import Collected, WorkerFigures, WorkerSpec
 from kvcluster.errors import InvariantBroken
 from kvcluster.services.completion import CompletionRequest
 
 if TYPE_CHECKING:
-    from actors.loop import Outcomes
     from actors.replica import Replica
 
 
@@ -93,8 +93,6 @@ class RequestActor:
     def _run(self) -> None:
         try:
             replica = self._open()
-            from actors.loop import serve  # here, as in `_open`
-
             try:
                 serve(replica.service, stopping=self._stopping, publish=self._publish)
             finally:
@@ -107,9 +105,7 @@ class RequestActor:
 
     def _open(self) -> Replica:
         """On the loop's own thread: a thread of another one's making computes with one thread only (OpenMP)."""
-        os.environ.setdefault(
-            "OMP_WAIT_POLICY", "passive"
-        )  # read when torch is loaded; spinning starves the others here
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # read when torch is loaded; see above
         from actors.replica import open_replica  # here, because it takes seconds, and not in the process that makes us
 
         replica = open_replica(self._spec)

@@ -1,32 +1,33 @@
-"""Request actors of one job: started, fed, listened to, replaced when they die, ended.
+"""Request actors of one job: started, fed, listened to, replaced when they die or hang, ended.
 
 One long poll a worker is always under way (`RequestActor.collect`), so that results and deaths arrive alike as a
-reply. Nothing is awaited without a limit. A worker finds its device by itself, so that replacing one, and a device
-that died with it, holds up nobody else.
+reply, and a worker that hangs is one whose reply does not come. Nothing is awaited without a limit. A worker finds
+its device by itself, so that replacing one, and a device that died with it, holds up nobody else.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.devices import reason_of
-from actors.reports import Answered, device_report
+from actors.devices import living_device, reason_of
+from actors.reports import Answered, Span, device_report, told
 from actors.request import RequestActor
-from actors.spec import WorkerSpec
+from actors.seats import NOTHING, Seat
+from actors.spec import WorkerFigures, WorkerSpec
 from kvcluster.config import ConfigError, Settings
 from kvcluster.errors import KvClusterError
-from kvcluster.services.completion import Completion, CompletionRequest
-from kvcluster.services.statistics import DeviceReport
+from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.statistics import DeviceReport, DeviceStatistics
 from kvcluster.services.workers import Event, Finished, WorkerLost, WorkerReady
 
 POLL_S = 5.0
+PLACE_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 1.0
 
@@ -40,25 +41,8 @@ class WorkerFailed(KvClusterError):
         self.reason = reason
 
 
-@dataclass(slots=True)
-class Seat:
-    """One worker's place at a device; the actor in it changes when it dies. `awaited` is its start, or its long poll.
-
-    `requests` and `tokens` were answered from this seat, by whichever actor sat in it. `pid` is 0 until it is ready.
-    """
-
-    number: int
-    device: str
-    actor: Any
-    awaited: Any
-    pid: int = 0
-    restarts: int = 0
-    requests: int = 0
-    tokens: int = 0
-
-
 class RayWorkers:
-    """`services.workers.Cluster` over Ray, at devices of one node. Used by one thread."""
+    """`services.workers.Cluster` over Ray, at devices of one node, which is this one. Used by one thread."""
 
     def __init__(self, settings: Settings, model_folder: str, node_id: str, *, env: dict[str, str]) -> None:
         self._settings = settings
@@ -66,6 +50,7 @@ class RayWorkers:
         self._node_id = node_id
         self._env = env
         self._started_at = 0.0
+        self._devices_at_start: dict[str, DeviceStatistics | None] = {}
         self.seats: list[Seat] = []
 
     @property
@@ -78,9 +63,11 @@ class RayWorkers:
         Raises:
             ConfigError, KvClusterError: what the first that failed said. The caller ends the others (`stop`).
         """
+        self._devices_at_start = {device: self._standing(device) for device in self._settings.device_names}
         for device in self._settings.device_names * self._settings.workers_per_device:
-            actor = self._create(device)
-            self.seats.append(Seat(len(self.seats), device, actor, actor.open.remote()))
+            self.seats.append(Seat(len(self.seats), device))
+            self.seats[-1].give_to(self._create(device))
+        _await_places(self.seats)
         deadline = time.monotonic() + START_TIMEOUT_S
         for seat in self.seats:
             seat.pid = _opened(seat, deadline - time.monotonic())
@@ -92,12 +79,21 @@ class RayWorkers:
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
         awaited = {seat.awaited: seat for seat in self.seats if seat.awaited is not None}
-        arrived, _ = ray.wait(list(awaited), num_returns=1, timeout=timeout_s) if awaited else ([], [])
-        return [event for reference in arrived for event in self._heard(awaited[reference])]
+        if not awaited:
+            return []
+        began = time.monotonic()
+        ray.wait(list(awaited), num_returns=1, timeout=timeout_s)
+        waited_s = min(time.monotonic() - began, timeout_s)  # not more, though this process may have been stopped
+        arrived, silent = ray.wait(list(awaited), num_returns=len(awaited), timeout=0)
+        heard = [event for reference in arrived for event in self._heard(awaited[reference])]
+        return heard + [event for reference in silent for event in self._unheard(awaited[reference], waited_s)]
 
     def device_reports(self) -> list[DeviceReport]:
-        """What each device and its living workers did since `start` returned."""
+        """What each device and its workers did since `start`."""
         seconds = time.monotonic() - self._started_at
+        asked = [(seat, seat.actor.figures.remote()) for seat in self.seats if seat.pid]
+        for seat, reference in asked:
+            seat.told = told(reference) or seat.told
         return [self._report(device, seconds) for device in self._settings.device_names]
 
     def stop(self) -> None:
@@ -119,7 +115,7 @@ class RayWorkers:
         return ray.remote(RequestActor).options(**options).remote(spec)
 
     def _listen(self, seat: Seat) -> None:
-        seat.awaited = seat.actor.collect.remote(POLL_S)
+        seat.listen(seat.actor.collect.remote(POLL_S))
 
     def _heard(self, seat: Seat) -> Iterator[Event]:
         try:
@@ -128,38 +124,71 @@ class RayWorkers:
             yield self._lost(seat, reason_of(error))
             return
         if seat.pid:
-            yield from (self._finished(seat, key, outcome) for key, outcome in said)
+            seat.told = said.figures
+            for key, outcome in said.outcomes:
+                seat.answered(outcome)
+                yield Finished(key, outcome)
         else:
             seat.pid = said
             yield WorkerReady(seat.number)
         self._listen(seat)
 
-    def _finished(self, seat: Seat, key: int, outcome: Any) -> Finished:
-        seat.requests += 1
-        seat.tokens += outcome.completion_tokens if isinstance(outcome, Completion) else 0
-        return Finished(key, outcome)
+    def _unheard(self, seat: Seat, waited_s: float) -> Iterator[Event]:
+        """A worker that replies to nothing for longer than its lease is taken for hung."""
+        seat.silent_s += waited_s
+        limit_s = POLL_S + self._settings.lease_s if seat.pid else START_TIMEOUT_S
+        if seat.silent_s > limit_s:
+            yield self._lost(seat, f"it did not answer for {seat.silent_s:.0f} s")
 
     def _lost(self, seat: Seat, reason: str) -> WorkerLost:
-        seat.pid, seat.awaited = 0, None
-        ray.kill(seat.actor)
+        ray.kill(seat.actor)  # a stopped process too: after 5 s by SIGKILL
+        seat.leave()
         returns = seat.restarts < self._settings.max_restarts
         if returns:
             seat.restarts += 1
-            seat.actor = self._create(seat.device)
-            seat.awaited = seat.actor.open.remote()
+            seat.give_to(self._create(seat.device))
         return WorkerLost(seat.number, reason, returns=returns)
 
     def _report(self, device: str, seconds: float) -> DeviceReport:
         here = [seat for seat in self.seats if seat.device == device]
         answered = Answered(sum(seat.requests for seat in here), sum(seat.tokens for seat in here), seconds)
-        return device_report(device, self._node_id, answered, [seat.actor for seat in here if seat.pid])
+        actor = living_device(device, self._node_id)
+        span = Span(self._devices_at_start.get(device), told(actor.audit.remote()) if actor else None)
+        return device_report(device, span, answered, _together(seat.figures for seat in here))
+
+    def _standing(self, device: str) -> DeviceStatistics | None:
+        actor = living_device(device, self._node_id)
+        return told(actor.statistics.remote()) if actor else None
+
+
+def _together(figures: Iterator[WorkerFigures]) -> WorkerFigures:
+    total = NOTHING
+    for each in figures:
+        total = total.beside(each)
+    return total
+
+
+def _await_places(seats: Sequence[Seat]) -> None:
+    """Ray gives each worker its CPU, and waits for ever where other jobs keep them all.
+
+    Raises:
+        WorkerFailed: one has no place after `PLACE_TIMEOUT_S`.
+    """
+    placed = [seat.actor.__ray_ready__.remote() for seat in seats]
+    _, waiting = ray.wait(placed, num_returns=len(placed), timeout=PLACE_TIMEOUT_S)
+    if waiting:
+        reason = (
+            f"no CPU of this node was free for it within {PLACE_TIMEOUT_S:.0f} s: wait for the other jobs on the "
+            f"cluster, or start Ray with more (ray start --num-cpus)"
+        )
+        raise WorkerFailed(worker=seats[placed.index(waiting[0])].number, reason=reason)
 
 
 def _opened(seat: Seat, timeout_s: float) -> int:
     try:
         pid: int = ray.get(seat.awaited, timeout=max(timeout_s, 0.0))
     except GetTimeoutError:
-        reason = f"no answer within {START_TIMEOUT_S:.0f} s; has the cluster a free CPU on this node?"
+        reason = f"it did not load the model within {START_TIMEOUT_S:.0f} s"
         raise WorkerFailed(worker=seat.number, reason=reason) from None
     except RayTaskError as error:
         if isinstance(error.cause, KvClusterError | ConfigError):

@@ -113,12 +113,6 @@ class Governor:
     def grant_s(self) -> float:
         return self._limits.grant_s
 
-    def state_of(self, identity: GrantId) -> GrantState | None:
-        """Where the grant stands; None if there never was one, or its request is closed."""
-        self.collect_expired()
-        grant = self._grants.get((identity.request.session, identity.number))
-        return grant.state if grant and grant.identity == identity else None
-
     def check(self, identity: GrantId, size_bytes: int) -> None:
         """The grant is this request's, held, and enough for `size_bytes`.
 

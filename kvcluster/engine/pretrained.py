@@ -28,8 +28,8 @@ def model_folder(name_or_path: str | Path) -> Path:
     """
     if str(name_or_path) == GEMMA3_270M:
         return gemma3_270m()
-    folder = Path(name_or_path).expanduser()
-    if not folder.is_dir():
+    folder = Path(os.path.expanduser(name_or_path))
+    if not os.path.isdir(folder):  # where pathlib raises for a name too long, os says no
         raise ModelNotFound(model=str(name_or_path), reason=f"no such folder, and known by name is only {GEMMA3_270M}")
     if not os.access(folder / "config.json", os.R_OK):
         raise ModelNotFound(model=str(name_or_path), reason="the folder has no config.json that can be read")
@@ -68,7 +68,8 @@ def _convert_package(folder: Path) -> None:
     except (OSError, KvClusterError):
         raise
     except Exception as error:  # a third party's boundary: on a full disk safetensors raises an error of its own
-        reason = f"its package's file cannot be converted in {folder.parent}: {shown_error(error)}"
+        remedy = f"make room in {models_cache()}, or install 'kvcluster[demo]' again"
+        reason = f"its package's file cannot be converted ({shown_error(error)}): {remedy}"
         raise ModelNotFound(model=GEMMA3_270M, reason=reason) from error
 
 

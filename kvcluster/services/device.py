@@ -209,6 +209,8 @@ class DeviceService:
         del self._sessions[name]
         self._ended.add(name)
         self._idle_since = self._clock()
+        if not self._sessions:
+            self._memory.trim(0)  # nobody is here to reuse what is pooled, and others may need the machine's memory
 
     def _session(self, name: str) -> Session:
         session = self._sessions.get(name)
@@ -223,12 +225,8 @@ class DeviceService:
 
     # --- truth ----------------------------------------------------------------------------------------------------
 
-    def idle_s(self) -> float:
-        """Seconds since the last session went; 0 while there is one."""
-        with self._turns.looking:
-            return self._idle_s()
-
     def _idle_s(self) -> float:
+        """Seconds since the last session went; 0 while there is one."""
         return 0.0 if self._sessions else self._clock() - self._idle_since
 
     def statistics(self) -> DeviceStatistics:
@@ -262,6 +260,7 @@ class DeviceService:
             pids={name: session.pid for name, session in self._sessions.items()},
             silent_s={name: self._clock() - session.heard_at for name, session in self._sessions.items()},
             ended_names=len(self._ended),
+            idle_s=self._idle_s(),
             open_requests=len(memory.reservations),
             requests=operations.requests,
             frames=self._frames,
@@ -280,7 +279,6 @@ class DeviceService:
             if self._sessions or self._idle_s() < seconds:
                 return False
             self._leaving = True
-            self._memory.trim(0)
             return True
 
     def close(self) -> None:

@@ -51,6 +51,7 @@ class DeviceStatistics:
     pids: Mapping[str, int]
     silent_s: Mapping[str, float]
     ended_names: int
+    idle_s: float
     open_requests: int
     requests: int
     frames: int

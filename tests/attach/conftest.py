@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -8,16 +7,7 @@ import pytest
 
 from kvcluster.attach.client import AttachClient, open_attach_client
 from kvcluster.attach.server import open_attach_server
-from tests.attach.attach_world import TIMEOUT_S, ChildClient, RawClient, Recorder, Serving, open_fds
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """No descriptor and no thread outlives a test."""
-    fds, threads = open_fds(), set(threading.enumerate())
-    yield
-    assert set(threading.enumerate()) == threads
-    assert open_fds() == fds
+from tests.attach.attach_world import TIMEOUT_S, ChildClient, RawClient, Recorder, Serving
 
 
 @pytest.fixture

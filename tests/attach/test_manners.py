@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import socket
 import time
@@ -11,8 +10,10 @@ from contextlib import ExitStack
 
 import pytest
 
+from kvcluster.attach import line, sockets
 from kvcluster.attach.client import AttachClient, open_attach_client
 from kvcluster.attach.line import open_line
+from kvcluster.attach.protocol import REPLY_TIMEOUT_S
 from kvcluster.attach.server import open_attach_server
 from kvcluster.attach.sockets import Peer, is_trusted
 from kvcluster.errors import DeviceUnreachable, InvariantBroken, NeverFits, NotAllowed
@@ -206,10 +207,18 @@ def test_a_connection_that_never_says_hello_is_told_and_dropped_and_one_that_did
     events.wait_for("heartbeat", "polite")
 
 
-def test_a_redemption_waits_for_a_slow_device_as_long_as_a_frame_does() -> None:
+def test_a_redemption_waits_for_a_slow_device_as_long_as_a_frame_does(
+    events: Recorder, attach: Attach, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both wait for the device's one lock: whoever gave up earlier would end a healthy worker."""
-    timeouts = [
-        inspect.signature(AttachClient.redeem).parameters["timeout_s"].default,
-        port.REPLY_TIMEOUT_S,
-    ]
-    assert timeouts == [60.0, 60.0]
+    client, waits = attach("s"), []
+
+    def wait_for(connection: socket.socket, event: int, timeout_s: float) -> bool:
+        waits.append(timeout_s)
+        events.gate.set()
+        return sockets.wait_for(connection, event, timeout_s)
+
+    monkeypatch.setattr(line, "wait_for", wait_for)
+    events.gate.clear()
+    client.redeem(1, lambda fd, size_bytes: None)
+    assert REPLY_TIMEOUT_S - 5 < max(waits) <= REPLY_TIMEOUT_S == port.REPLY_TIMEOUT_S

@@ -118,9 +118,17 @@ def test_options_win_over_the_config_file(
         (["-i", "/none.jsonl"], "/none.jsonl: the input cannot be read: No such file or directory"),
         (["-o", "/none/out.jsonl"], "/none/out.jsonl: the output cannot be written (No such file or directory)"),
         (["-o", "/dev/full"], "/dev/full: the output must be a plain file"),
+        (["-o", "/tmp/" + "x" * 300], "the output cannot be written (File name too long)"),
+        (["-i", "/tmp/" + "x" * 300], "the input cannot be read: File name too long"),
+        (["--config", "/tmp/" + "x" * 300], "the file cannot be read: File name too long"),
+        (["-o", "loop"], "the output cannot be written (Too many levels of symbolic links)"),
     ],
 )
-def test_wrong_use_is_one_sentence_and_exit_code_2(run: Run, good: Path, options: list[str], sentence: str) -> None:
+def test_wrong_use_is_one_sentence_and_exit_code_2(
+    run: Run, good: Path, options: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(good.parent)
+    Path("loop").symlink_to("loop")
     assert sentence in the_sentence(run(*options))
     assert not (good.parent / "out.jsonl").exists()
 

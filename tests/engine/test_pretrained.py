@@ -17,9 +17,15 @@ def test_a_model_folder_is_taken_as_it_is(tmp_path: Path) -> None:
     assert model_folder(str(tmp_path)) == tmp_path
 
 
-def test_a_path_that_is_no_folder_is_refused_with_the_names_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFound, match="no such folder, and known by name is only gemma3-270m"):
-        model_folder(tmp_path / "missing")
+@pytest.mark.parametrize("name", ["missing", "x" * 5_000, "a loop", "a file/model", "~nobody-of-this-name/model", ""])
+def test_a_path_that_is_no_folder_is_refused_with_the_names_there_are(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a loop").symlink_to("a loop")
+    (tmp_path / "a file").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelNotFound, match=r"no such folder, and known by name is only gemma3-270m|no config\.json"):
+        model_folder(name)
 
 
 def test_a_folder_without_a_configuration_is_refused(tmp_path: Path) -> None:
@@ -68,8 +74,8 @@ def write_what_is_no_model(target: Path) -> None:
             write_to_a_full_disk,
             r"cannot be written \(No space left on device\): make room there, or name another place",
         ),
-        (find_a_wrong_checksum, "cannot be converted in .*: Assembled file sha256 did not match"),
-        (write_what_is_no_model, "cannot be converted in .*|cannot be written"),
+        (find_a_wrong_checksum, r"cannot be converted \(Assembled file sha256 did not match\): make room in"),
+        (write_what_is_no_model, "cannot be converted|cannot be written"),
     ],
 )
 def test_a_conversion_that_fails_is_one_sentence_and_leaves_nothing(

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvcluster.driver.host import open_host_driver
 from kvcluster.errors import DriverError, InvariantBroken, Quarantined
 from kvcluster.memory.handle import HandleState
 from kvcluster.memory.pool import HandlePool
 from kvcluster.testing.faulty_driver import FaultyDriver, failing, failing_every, failing_named, never
+from kvcluster.testing.tidy_driver import TidyDriver
 
 GRANULE = 4096
 
@@ -20,7 +20,8 @@ class Store:
     """A pool of at most three handles over a driver of sixteen."""
 
     def __init__(self) -> None:
-        self.driver = FaultyDriver(open_host_driver(granule_bytes=GRANULE, capacity_bytes=16 * GRANULE))
+        self.tidy = TidyDriver(granule_bytes=GRANULE, capacity_bytes=16 * GRANULE)
+        self.driver = FaultyDriver(self.tidy)
         self.pool = HandlePool(self.driver, handle_bytes=GRANULE, limit_bytes=3 * GRANULE + 100)
 
     def counts(self) -> tuple[int, int, int]:
@@ -39,7 +40,7 @@ def store() -> Iterator[Store]:
     store = Store()
     yield store
     store.driver.follow(never())
-    store.pool.trim(0)
+    store.tidy.clear()
 
 
 def test_what_comes_back_is_given_out_again_newest_first(store: Store) -> None:

@@ -13,11 +13,14 @@ from kvcluster.errors import OutOfBudget
 from kvcluster.geometry.layout import Layout
 from kvcluster.ids import new_session
 from kvcluster.mapping.address_range import LeakedOnPurpose
+from kvcluster.services.asks import Shed
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
-from kvcluster.services.request import RequestService
+from kvcluster.services.request import RequestService, RequestSettings
+from kvcluster.services.request.answers import Answers
 from kvcluster.services.request.generation import Generation
 from kvcluster.services.request.intake import Intake
 from kvcluster.services.request.roster import Roster
+from kvcluster.services.request.shared import Shared
 from kvcluster.services.sequence import SequenceSpec
 from kvcluster.testing.faulty_driver import FaultyDriver, failing_every, failing_named, never
 from kvcluster.testing.tidy_driver import TidyDriver
@@ -205,14 +208,21 @@ def test_a_failed_address_costs_a_request_its_place_and_not_its_answer(world: Wo
     assert {key: type(result) for key, result in results.items()} == dict.fromkeys(range(4), Completion)
 
 
-def test_a_shed_that_freed_something_is_not_in_vain(world: World) -> None:
-    """Of a victim's two fragments one stays mapped: the other's windows are free, and more may be preempted."""
-    world.layout = Layout.SEQ_MAJOR
-    service = world.open(margin_steps=1)
-    for key, prompt_tokens in enumerate((8, 8, 8)):
-        service.submit(key, request(prompt_tokens, 60))
-    while not service.statistics().refusals:
-        service.step()
-    faulty(world).follow(failing_named("unmap", 1))
-    run_until(world, service, 1)
-    assert service.statistics().preemptions > 1
+@pytest.mark.parametrize(("failing_unmaps", "is_in_vain"), [((1,), False), ((1, 2, 3, 4), True)])
+def test_preempting_is_in_vain_only_if_it_freed_no_byte(
+    world: World, model: Model, tokenizer: Tokenizer, failing_unmaps: tuple[int, ...], is_in_vain: bool
+) -> None:
+    """The victim's memory has four fragments, and some of them stay mapped."""
+    refused = Intake(model, tokenizer).generation(1, request(5, 5))
+    assert isinstance(refused, Generation)
+    refused.refusal = OutOfBudget(need=1, free=0, oldest_arrival=1, retry_after_s=1, quarantined=0)
+    shared = Shared(model.geometry, model.dtype, RequestSettings())
+    shared.roster.join(refused)
+    shared.roster.admit(refused)
+    memory = world.device.open(model.geometry, max_tokens=16, layout=Layout.SEQ_MAJOR)
+    memory.commit(16, memory.grant(16))
+    held_bytes = {memory: memory.committed_bytes}
+    faulty(world).follow(failing_named("unmap", *failing_unmaps))
+    outcomes = world.device.port.submit([Shed(memory)]).settle()
+    Answers(shared, world.device.port.welcome, clock=world.clock).absorb(outcomes, held_bytes)
+    assert refused.preempted_in_vain is is_in_vain

@@ -88,12 +88,13 @@ def test_after_a_device_closed_for_idleness_hello_finds_it_unreachable() -> None
         service.hello(Hello(session="later"), pid=1)
 
 
-def test_a_device_that_closes_keeps_nothing_pooled(world: World, client: WireClient) -> None:
+def test_a_device_without_sessions_keeps_nothing_pooled(world: World, client: WireClient) -> None:
+    other = WireClient(world.service)
     client.opened(1)
     client.ask(grant_op(1, 1, 2), commit_op(1, 1, 2))
     world.service.gone(client.session)
     assert world.handles("pooled") == 2
-    assert world.service.close_if_idle(0)
+    world.service.disconnected(other.session)
     assert world.handles("pooled") == 0
 
 

@@ -86,7 +86,7 @@ def test_whoever_gave_everything_back_leaves_nothing_to_wait_for(world: World, h
     assert_nothing_lost(world.device)
     world.clock.advance(7)
     world.service.gone(holder.session)
-    assert world.service.idle_s() == 7
+    assert world.device.statistics().idle_s == 7
 
 
 def test_frames_tickets_and_heartbeats_after_the_end_reach_nothing(world: World, holder: WireClient) -> None:
@@ -146,11 +146,11 @@ def test_time_alone_returns_an_expired_grant(world: World, holder: WireClient) -
 
 def test_a_device_is_idle_from_its_last_session_s_end(world: World, client: WireClient) -> None:
     world.clock.advance(3)
-    assert world.service.idle_s() == 0
+    assert world.device.statistics().idle_s == 0
     world.service.heartbeat(client.session)
     world.service.disconnected(client.session)
     world.clock.advance(2)
-    assert world.service.idle_s() == 2
+    assert world.device.statistics().idle_s == 2
 
 
 # --- descriptors ----------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ def open_results(path: Path, *, forget_failed: bool = False) -> ResultFile:
     Raises:
         BatchFileError: it cannot be written, another job holds it, or it holds something else than results.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))  # where pathlib raises for links that lead in a circle, opening says so
     try:
         descriptor = _open_locked(path)
         try:

@@ -96,6 +96,9 @@ class ResultFile:
 
 _REMEDIES = {
     errno.ENOENT: "make its folder first (mkdir -p)",
+    errno.ENOTDIR: "choose another file",
+    errno.ELOOP: "choose another file",
+    errno.ENAMETOOLONG: "choose a shorter name",
     errno.EACCES: "choose a place where you may write",
     errno.EPERM: "choose a place where you may write",
     errno.EROFS: "choose a place where you may write",

@@ -1,0 +1,59 @@
+"""One worker's place at a device: the actor that sits in it, what it is waited for, and what was done from it.
+
+Actors die and are replaced; the seat stays, and keeps the sum of what they did. Values and arithmetic; what is asked
+of an actor, and when, is `actors.workers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from actors.spec import WorkerFigures
+from kvcluster.services.completion import Completion, Refused
+
+NOTHING = WorkerFigures()
+
+
+@dataclass(slots=True)
+class Seat:
+    """`awaited` is the actor's start, or its long poll; `silent_s` how long it was listened to without a reply.
+
+    `requests` and `tokens` were answered from this seat, by whichever actor sat in it. `pid` is 0 until it is ready.
+    `told` is what the actor last said that it did, `before` what the actors before it did.
+    """
+
+    number: int
+    device: str
+    actor: Any = None
+    awaited: Any = None
+    pid: int = 0
+    silent_s: float = 0.0
+    restarts: int = 0
+    requests: int = 0
+    tokens: int = 0
+    told: WorkerFigures = NOTHING
+    before: WorkerFigures = NOTHING
+
+    @property
+    def figures(self) -> WorkerFigures:
+        """All that was done from this seat, as far as it was told."""
+        return self.before.beside(self.told)
+
+    def give_to(self, actor: Any) -> None:
+        """This actor takes the place, and is on its way."""
+        self.actor = actor
+        self.listen(actor.open.remote())
+
+    def listen(self, awaited: Any) -> None:
+        """From now on this is what its actor is waited for."""
+        self.awaited, self.silent_s = awaited, 0.0
+
+    def leave(self) -> None:
+        """The actor is gone, and nobody is waited for."""
+        self.before, self.told = self.figures, NOTHING
+        self.awaited, self.pid = None, 0
+
+    def answered(self, outcome: Completion | Refused) -> None:
+        self.requests += 1
+        self.tokens += outcome.completion_tokens if isinstance(outcome, Completion) else 0

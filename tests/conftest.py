@@ -1,0 +1,26 @@
+"""After every test nothing of ours is left in this process that was not there before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.leftovers import held, left_since
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """No descriptor, mapping, thread or child process outlives a test, but for those of a wider fixture."""
+    before = held()
+    yield
+    assert left_since(before) == {}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_of_the_session() -> Iterator[None]:
+    """Nor do those of wider fixtures outlive the session."""
+    before = held()
+    yield
+    left = left_since(before)
+    assert {kind: left[kind] for kind in ("mappings", "children") if kind in left} == {}
