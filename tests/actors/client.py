@@ -14,6 +14,7 @@ from kvcluster.services.asks import Grow
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 
 GEOMETRY = KvGeometry.uniform(layers=2, kv_heads=1, head_dim=16, element_bytes=4)
+MADV_REMOVE = 9  # as on x86-64 and arm64
 TOKENS_A_GRANULE = 4096 // GEOMETRY.token_bytes
 
 
@@ -49,6 +50,12 @@ class Client:
         """What each granule begins with, up to the first ";"."""
         places = range(self._memory.address, self._memory.address + self._memory.committed_bytes, 4096)
         return [ctypes.string_at(place, 64).partition(b";")[0].decode() for place in places]
+
+    def lose_a_page(self) -> None:
+        """Give a page of the device's memory back to the kernel behind everybody's back."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.madvise(ctypes.c_void_p(self._memory.address), ctypes.c_size_t(4096), MADV_REMOVE) != 0:
+            raise OSError(ctypes.get_errno(), "madvise")
 
     def hang_up(self) -> None:
         """End the session's connection, and live on with everything mapped."""

@@ -14,8 +14,14 @@ from actors.device import DeviceActor
 from actors.devices import actor_name, device_spec, find_device, living_device
 from actors.proxies import open_session
 from kvcluster.config import ConfigError
-from kvcluster.errors import BadFrame
-from tests.actors.world import CAPACITY, TIMEOUT_S, World, audit, eventually, has_ended
+from kvcluster.errors import BadFrame, DeviceUnreachable, InvariantBroken
+from kvcluster.failpoints import Failpoint
+from kvcluster.geometry.layout import Layout
+from kvcluster.services.asks import Grow
+from kvcluster.services.port import DevicePort
+from kvcluster.services.sequence import SequenceSpec
+from tests.actors.client import GEOMETRY
+from tests.actors.world import CAPACITY, GRANULE, TIMEOUT_S, World, audit, eventually, has_ended
 
 
 def test_eight_creators_at_once_get_one_device(world: World) -> None:
@@ -55,6 +61,61 @@ def test_a_device_with_a_session_stays_and_leaves_after_the_last(world: World) -
     assert not has_ended(pid, 1.5)
     port.close()
     assert has_ended(pid, TIMEOUT_S)
+
+
+def test_a_client_that_comes_while_an_idle_device_leaves_is_served_by_it_or_by_the_next(world: World) -> None:
+    [name] = (settings := world.settings(idle_exit_s=0.02)).device_names
+    pids, pause = set(), threading.Event()
+    for moment in range(8):
+        pause.wait(0.01 * moment)  # before, while and after it leaves
+        port = open_session(name, world.node_id, settings)
+        commit(port)
+        pids.add(world.device(settings).address.pid)
+        port.close()
+    assert len(pids) > 1
+
+
+def commit(port: DevicePort) -> None:
+    memory = port.memory(SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, 16))
+    [outcome] = port.submit([Grow(memory, 16)]).settle()
+    assert outcome.error is None
+    memory.close()
+
+
+def test_a_device_without_sessions_keeps_no_memory(world: World) -> None:
+    device = world.device(world.settings(device_memory=200 * GRANULE))
+    client = world.client(device)
+    ray.get([client.commit.remote(9), client.release.remote()], timeout=TIMEOUT_S)
+    assert audit(device).handles["pooled"] > 0
+    ray.get(client.hang_up.remote(), timeout=TIMEOUT_S)
+    eventually(lambda: not audit(device).sessions, "its session is gone")
+    assert set(audit(device).handles.values()) == {0}
+
+
+def test_a_frame_that_breaks_off_ends_the_device(world: World) -> None:
+    device = world.device(world.settings(), failpoints=f"{Failpoint.DEVICE_RELEASED}=raise")
+    client = world.client(device)
+    ray.get(client.commit.remote(9), timeout=TIMEOUT_S)
+    with pytest.raises(DeviceUnreachable):
+        ray.get(client.release.remote(), timeout=TIMEOUT_S)
+    assert has_ended(device.address.pid, TIMEOUT_S)
+
+
+def test_an_error_that_is_no_refusal_ends_the_device(world: World) -> None:
+    device = world.device(world.settings())
+    with pytest.raises(RayActorError):
+        ray.get(device.actor.frame.remote(None), timeout=TIMEOUT_S)
+    assert has_ended(device.address.pid, TIMEOUT_S)
+
+
+def test_an_audit_that_finds_a_hole_in_the_books_says_so_and_ends_the_device(world: World) -> None:
+    device = world.device(world.settings())
+    client = world.client(device)
+    ray.get(client.commit.remote(9), timeout=TIMEOUT_S)
+    ray.get(client.lose_a_page.remote(), timeout=TIMEOUT_S)
+    with pytest.raises(InvariantBroken, match="held by the hardware: counted 32768 bytes and booked 36864"):
+        audit(device)
+    assert has_ended(device.address.pid, TIMEOUT_S)
 
 
 def test_a_device_that_finds_itself_on_another_node_ends_for_good(world: World) -> None:

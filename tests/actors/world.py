@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
 from actors.devices import Device, find_device, living_device
 from kvcluster.config import Settings, settings_from
@@ -87,11 +88,25 @@ class World:
         return actor
 
     def close(self) -> None:
+        """End everything; the books of each device that is still there must sum, with nothing charged to anybody."""
         for actor in self._actors:
             ray.kill(actor)
-        for name in self._devices:
-            if actor := living_device(name, self.node_id):
+        devices = {name: actor for name in self._devices if (actor := living_device(name, self.node_id))}
+        try:
+            for name, actor in devices.items():
+                eventually(lambda actor=actor: is_whole(actor), f"{name} has all its bytes back, and no session")
+        finally:
+            for actor in devices.values():
                 ray.kill(actor)
+
+
+def is_whole(actor: Any) -> bool:
+    """Whether nobody has anything of a device's, or it is gone."""
+    try:
+        figures: DeviceStatistics = ray.get(actor.audit.remote(), timeout=TIMEOUT_S)
+    except RayActorError:
+        return True
+    return not figures.sessions and figures.free_bytes == figures.capacity_bytes
 
 
 def armed_with(failpoints: str) -> dict[str, str]:
