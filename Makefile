@@ -23,8 +23,9 @@ $(STAMP): pyproject.toml constraints.txt
 	    echo 'kvcluster needs Python 3.11 or newer: name one with "make setup PYTHON=python3.12".' >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	    echo 'This Python cannot make a virtual environment with pip: install its venv package (Debian and Ubuntu: apt install python3-venv).' >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,demo]'
+	@echo 'Installing into $(VENV): about 2 GB, a minute or two.'
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,demo]'
 	@touch $@
 
 run: $(STAMP)

@@ -21,13 +21,14 @@ import ray
 from ray.exceptions import RayError
 
 from actors.devices import NAMESPACE, find_device
+from actors.own_ray import all_ended, signals_held_back
 from actors.workers import RayWorkers
 from kvcluster.config import ConfigError, Settings
 from kvcluster.engine.pretrained import model_folder
 from kvcluster.units import MIB
 
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 8.0
 OBJECT_STORE_BYTES = 128 * MIB  # prompts and texts pass through it, and no memory of ours
 
 _QUIET: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
@@ -62,29 +63,36 @@ def _start_ray(address: str | None, settings: Settings, opened: ExitStack) -> No
     if ray.is_initialized():  # the caller's own connection: it stays
         return
     opened.enter_context(redirect_stdout(sys.stderr))  # Ray says on standard output that a process of its crashed
-    opened.callback(ray.shutdown)
     if address and address != "local":
+        opened.callback(ray.shutdown)
         _join(address)
     else:
+        opened.callback(_stop_own)
         devices = len(settings.device_names)
         cpus = devices + devices * settings.workers_per_device
         _start_own(cpus)
 
 
 def _start_own(cpus: int) -> None:
+    own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     try:
-        ray.init(
-            address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES, **_QUIET
-        )
+        with signals_held_back():
+            ray.init(address="local", **own, **_QUIET)
     except (OSError, RuntimeError, RayError) as error:
         raise ConfigError(f"Ray does not start on this machine: {error}") from error
+
+
+def _stop_own() -> None:
+    with all_ended():
+        ray.shutdown()
 
 
 def _join(address: str) -> None:
     try:
         _check_listening(address)
         _check_ray_answers(address)
-        ray.init(address=address, **_QUIET)
+        with signals_held_back():
+            ray.init(address=address, **_QUIET)
     except (OSError, ValueError, RuntimeError, RayError, subprocess.SubprocessError) as error:
         raise ConfigError(f"no Ray cluster answers at {address!r}: start it, or unset RAY_ADDRESS") from error
 

@@ -65,8 +65,9 @@ class RayWorkers:
         """
         self._devices_at_start = {device: self._standing(device) for device in self._settings.device_names}
         for device in self._settings.device_names * self._settings.workers_per_device:
-            self.seats.append(Seat(len(self.seats), device))
-            self.seats[-1].give_to(self._create(device))
+            seat = Seat(len(self.seats), device)
+            seat.give_to(self._create(device))
+            self.seats.append(seat)
         _await_places(self.seats)
         deadline = time.monotonic() + START_TIMEOUT_S
         for seat in self.seats:
@@ -138,7 +139,7 @@ class RayWorkers:
         seat.silent_s += waited_s
         limit_s = POLL_S + self._settings.lease_s if seat.pid else START_TIMEOUT_S
         if seat.silent_s > limit_s:
-            yield self._lost(seat, f"it did not answer for {seat.silent_s:.0f} s")
+            yield self._lost(seat, f"it did not answer for more than {limit_s:.0f} s")
 
     def _lost(self, seat: Seat, reason: str) -> WorkerLost:
         ray.kill(seat.actor)  # a stopped process too: after 5 s by SIGKILL

@@ -53,6 +53,7 @@ def interleaved(arms: Mapping[str, Callable[[], object]], *, rounds: int) -> dic
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             timings[name].append(timed(arms[name]))
+            print(f"round {number + 1} of {rounds}, {name}: {timings[name][-1].wall_s:.1f} s", file=sys.stderr)
     return timings
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 
 import pytest
 
@@ -20,6 +21,7 @@ def nothing_left() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left_of_the_session() -> Iterator[None]:
     """Nor do those of wider fixtures outlive the session."""
+    resource_tracker.ensure_running()  # a process of Python's own, which it starts when it first needs it, and keeps
     before = held()
     yield
     left = left_since(before)

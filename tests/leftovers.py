@@ -19,12 +19,14 @@ from pathlib import Path
 PROC = Path("/proc/self")
 SETTLE_S = 5.0  # what was told to end may take a moment: a process to be waited for, a thread to return
 _SEQPACKET = "0005"
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """One moment. Descriptors are named by what they lead to."""
+    """One moment, in seconds since the machine started. Descriptors are named by what they lead to."""
 
+    at: float
     descriptors: Counter[str]
     mappings: tuple[str, ...]
     threads: frozenset[str]
@@ -36,14 +38,14 @@ class Held:
             "descriptors": dict(self.descriptors - before.descriptors),
             "mappings": sorted(set(self.mappings) - set(before.mappings)),
             "threads": sorted(self.threads - before.threads),
-            "children": sorted(self.children - before.children),
+            "children": sorted(child for child in self.children - before.children if _born_at(child) >= before.at),
         }
         return {kind: found for kind, found in more.items() if found}
 
 
 def held() -> Held:
     """As of now."""
-    return Held(_descriptors(), _mappings(), _threads(), _children())
+    return Held(_now(), _descriptors(), _mappings(), _threads(), _children())
 
 
 def left_since(before: Held) -> dict[str, object]:
@@ -95,6 +97,7 @@ def _threads() -> frozenset[str]:
 
 
 def _children() -> frozenset[str]:
+    """The kernel's list may lack one now and then, while others end."""
     found: set[str] = set()
     for task in os.listdir(PROC / "task"):
         try:
@@ -102,3 +105,16 @@ def _children() -> frozenset[str]:
         except (FileNotFoundError, ProcessLookupError):  # a thread that has ended since
             continue
     return frozenset(found)
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - _TICK_S
+
+
+def _born_at(pid: str) -> float:
+    """When the process was started, to a tick; never, if it has ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return float("-inf")
+    return int(stat.rpartition(")")[2].split()[19]) * _TICK_S

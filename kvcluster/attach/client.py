@@ -7,6 +7,7 @@ pieces of the old one carry its number and are closed.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import ExitStack
@@ -61,6 +62,7 @@ class AttachClient:
         self.welcome = welcome
         self._line = line
         self._heartbeats = heartbeats
+        self._pid = os.getpid()
         self._asked = 0
         self._closed = False
         self._redeeming = threading.Lock()
@@ -87,6 +89,8 @@ class AttachClient:
         with self._redeeming:
             if self._closed:
                 raise self._line.lost("this client is closed")
+            if os.getpid() != self._pid:  # what a fork's child maps would outlive the pidfd that the device watches
+                raise self._line.lost(f"the session is process {self._pid}'s, which forked this one")
             self._asked += 1
             self._line.say(Redeem(ask=self._asked, seq=seq), deadline)
             redeem_all(self._line, self._asked, deadline, take)

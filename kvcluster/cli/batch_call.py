@@ -6,16 +6,16 @@ use (raised as an error, see `cli.sentences`), 130 stopped by Ctrl-C or SIGTERM.
 
 from __future__ import annotations
 
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from kvcluster.cli import interrupts
+from kvcluster.cli.listeners import reader_may_leave
 from kvcluster.cli.progress import shown_progress
 from kvcluster.cli.report import write_device_table
-from kvcluster.cli.sentences import say
+from kvcluster.cli.sentences import say, tell
 from kvcluster.cli.texts import write_texts
 from kvcluster.config import Settings
 from kvcluster.services.batch.input import check_input, read_lines
@@ -52,10 +52,11 @@ def answer_file(call: BatchCall, settings: Settings) -> int:
     except (KeyboardInterrupt, SystemExit):  # SystemExit: Ray's own handler of SIGTERM while it starts
         say("stopped; finished results are kept, and the same command continues where it stopped")
         return interrupts.INTERRUPTED
-    if call.print_texts:
-        write_texts(call.input_path, call.output_path)
-    if reports:
-        write_device_table(reports)
+    with reader_may_leave(sys.stdout):
+        if call.print_texts:
+            write_texts(call.input_path, call.output_path)
+        if reports:
+            write_device_table(reports)
     return SOME_FAILED if progress.failed else ALL_ANSWERED
 
 
@@ -63,7 +64,7 @@ def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> tuple[Pr
     """A cluster is started only where something is left to do."""
     total = count_lines(call.input_path, output)
     if total == len(output.earlier):
-        typer.echo(f"all {total} lines have their result already", err=True)
+        tell(f"all {total} lines have their result already")
         failed = sum(done.failed for done in output.earlier.values())
         return Progress(total, total, failed, 0), []
     _announce(total, len(output.earlier), settings)
@@ -79,8 +80,7 @@ def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> tuple[Pr
 
 def _announce(total: int, done: int, settings: Settings) -> None:
     """What is waited for while the workers load the model."""
-    text = f"{total - done} of {total} lines to answer; starting workers on {', '.join(settings.device_names)}"
-    typer.echo(text, err=True)
+    tell(f"{total - done} of {total} lines to answer; making {settings.model} and its workers ready")
 
 
 def _run(call: BatchCall, spec: JobSpec, output: ResultFile, cluster: Cluster) -> tuple[Progress, list[DeviceReport]]:

@@ -35,7 +35,3 @@ def model(name: Annotated[str, typer.Argument(help="gemma3-270m, or a model's fo
         from kvcluster.engine.pretrained import model_folder  # here, because --help must come at once
 
         typer.echo(model_folder(name))
-
-
-def main() -> None:
-    app()

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import typer
-
+from kvcluster.cli.sentences import tell
 from kvcluster.services.batch.job import Progress
 
 LINE_EVERY_S = 5.0
@@ -20,10 +19,10 @@ Tell = Callable[[Progress], None]
 def shown_progress(total: int) -> Iterator[Tell]:
     """A function to call after each result."""
     if sys.stderr.isatty():
-        with _bar(total) as tell:
-            yield tell
+        with _bar(total) as update:
+            yield update
     else:
-        yield PlainProgress(lambda line: typer.echo(line, err=True), clock=time.monotonic)
+        yield PlainProgress(tell, clock=time.monotonic)
 
 
 class PlainProgress:

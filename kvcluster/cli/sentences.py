@@ -5,11 +5,13 @@ Only what a person can do something about is caught; a broken invariant is our b
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
+from kvcluster.cli.listeners import reader_may_leave
 from kvcluster.config import ConfigError
 from kvcluster.errors import InvariantBroken, KvClusterError
 
@@ -18,7 +20,13 @@ WRONG_USE = 2
 
 def say(sentence: str) -> None:
     """One line on standard error, whatever `sentence` holds."""
-    typer.echo(f"kvcluster: {' '.join(sentence.split())}", err=True)
+    tell(f"kvcluster: {' '.join(sentence.split())}")
+
+
+def tell(line: str) -> None:
+    """A line on standard error, for whoever may be reading it."""
+    with reader_may_leave(sys.stderr):
+        typer.echo(line, err=True)
 
 
 @contextmanager

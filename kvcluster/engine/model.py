@@ -7,20 +7,19 @@ computed lies in its views. In float32 the tokens equal those of `generate()`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.utils import logging
 
 from kvcluster.engine.architecture import check_figures, geometry_of
 from kvcluster.engine.attention import ATTENTION_NAME, register_attention
 from kvcluster.engine.batch import PackedBatch, Slice
 from kvcluster.engine.linears import pack_linears
+from kvcluster.engine.quiet import quietly
 from kvcluster.engine.reading import reading
 from kvcluster.engine.refusals import ModelNotFound
 from kvcluster.geometry.model import KvGeometry
@@ -84,7 +83,7 @@ def open_model(path: str | Path, *, dtype: torch.dtype, threads: int) -> Model:
 
 
 def _load(path: str | Path, dtype: torch.dtype) -> Any:
-    with reading(path), _quietly():
+    with reading(path), quietly():
         module, found = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=dtype,
@@ -101,20 +100,6 @@ def _load(path: str | Path, dtype: torch.dtype) -> Any:
         if keys:
             raise ModelNotFound(model=str(path), reason=f"{len(keys)} weights {what}, {min(keys)} among them")
     return module.eval()
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without progress bars, and without a report about weights that we refuse in one sentence."""
-    bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
 
 
 def _eos_ids(module: Any, path: str | Path) -> frozenset[int]:

@@ -92,9 +92,12 @@ def _convert(gguf: Path, folder: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    weights = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)["tensors"]
-    model.load_state_dict({"lm_head.weight": weights["model.embed_tokens.weight"], **weights})  # the two are tied
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+    from kvcluster.engine.quiet import quietly
+
+    with quietly():
+        config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        weights = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)["tensors"]
+        model.load_state_dict({"lm_head.weight": weights["model.embed_tokens.weight"], **weights})  # the two are tied
+        model.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)

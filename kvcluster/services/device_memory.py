@@ -9,6 +9,7 @@ The invariants that hold between two groups are checked in `services.audit`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from kvcluster.budget.governor import Governor, Limits
 from kvcluster.budget.ledger import FREE, QUARANTINE, Ledger, account_of
 from kvcluster.budget.places import Places
 from kvcluster.driver.protocol import Driver
-from kvcluster.errors import KvClusterError, NeverFits, NotAllowed, OutOfBudget, UnknownRequest
+from kvcluster.errors import KvClusterError, LimitReached, NeverFits, NotAllowed, OutOfBudget, UnknownRequest
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.residency import GroupShape, RangeMap, Shape
 from kvcluster.ids import GrantId, RequestId, WindowRun
@@ -28,6 +29,7 @@ from kvcluster.memory.reservation import Reservation
 from kvcluster.services.work import Work
 
 GROWTH_TOKENS = 16  # one growth, as an admission leaves room for
+MOST_OPEN = 4096  # requests of one session; each costs the device some memory of its own, and a place in the queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class DeviceMemory:
         self.quarantine = Quarantine()
         self.reservations: dict[RequestId, Reservation] = {}
         self.reserved_bytes = 0  # address space of all open reservations; no memory
+        self._open_of: Counter[str] = Counter()
         self._admission = Admission()
         self._places = Places()
 
@@ -79,13 +82,17 @@ class DeviceMemory:
         Raises:
             NeverFits: so many tokens are more than the capacity. Nothing changed.
             NotAllowed: the request is open already. Nothing changed.
+            LimitReached: the session has `MOST_OPEN` requests open. Nothing changed.
         """
         if request in self.reservations:
             raise NotAllowed(reason=f"request {request} is open already")
+        if self._open_of[request.session] >= MOST_OPEN:
+            raise LimitReached(limit="open requests of a session", need=1, free=0, remedy="close some of them first")
         range_map = RangeMap(Shape(groups, self.granule_bytes), max_tokens)
         self._check_fits(range_map.size_bytes)
         reservation = Reservation(request, range_map, self._arrival(after))
         self.reservations[request] = reservation
+        self._open_of[request.session] += 1
         self.reserved_bytes += reservation.reserved_bytes
         return reservation.arrival
 
@@ -285,6 +292,7 @@ class DeviceMemory:
         self._places.leave(reservation.request, reservation.arrival)
         reservation.close()
         del self.reservations[reservation.request]
+        self._open_of -= Counter([reservation.request.session])  # and drops a session at 0
         self.reserved_bytes -= reservation.reserved_bytes
 
 

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """Peaks are of the device's own ledger; messages are frames and their replies, heartbeats excluded."""
+    """One job's time at one device. Messages are frames and their replies, heartbeats excluded.
+
+    Peaks are of one moment each. What is live each worker knows for itself: it is that of the worker that had most,
+    which is exact for one worker a device, too low for several, and never above what was committed.
+    """
 
     device: str
     requests: int

@@ -86,10 +86,18 @@ def test_a_worker_killed_in_the_job_comes_back_and_its_lines_are_answered_once(
     cluster: RayWorkers, tmp_path: Path, wanted: list[str]
 ) -> None:
     victim = cluster.seats[0]
-    pid, restarts = victim.pid, victim.restarts
-    texts = answered(cluster, tmp_path, at_the_third_result(lambda: kill_and_wait(pid)))
+    pid, restarts, requests = victim.pid, victim.restarts, victim.requests
+    told: list[int] = []
+
+    def kill_at_its_first_answer(_: Progress) -> None:
+        if victim.requests > requests and not told:
+            told.append(victim.figures.control_messages)
+            kill_and_wait(pid)
+
+    texts = answered(cluster, tmp_path, kill_at_its_first_answer)
     assert texts == ROUNDS * wanted
     assert victim.restarts == restarts + 1
+    assert cluster.device_reports()[0].control_messages >= told[0] > 0
 
 
 def test_a_device_killed_in_the_job_is_made_again_by_its_worker_and_every_line_is_answered_once(
@@ -110,6 +118,24 @@ def test_a_device_killed_in_the_job_is_made_again_by_its_worker_and_every_line_i
     assert len(audit(second).sessions) == 1
 
 
+def test_a_later_job_at_the_same_device_reports_its_own_figures_only(
+    world: World, folder: Path, tmp_path: Path
+) -> None:
+    settings = world.settings(model=str(folder))
+    reports = []
+    for rounds in (2, 1):
+        with open_cluster(settings) as cluster:
+            answered(cluster, tmp_path, rounds=rounds)
+            reports += cluster.device_reports()
+        (tmp_path / "out.jsonl").unlink()
+    first, second = reports
+    assert (first.requests, second.requests) == (2 * len(PROMPTS), len(PROMPTS))
+    assert 0 < second.driver_calls < first.driver_calls
+    assert 0 < second.control_messages < first.control_messages
+    assert second.peak_live_bytes <= second.peak_committed_bytes <= first.peak_committed_bytes
+    assert audit(world.device(settings)).peak_committed_bytes == first.peak_committed_bytes
+
+
 def test_two_workers_on_a_device_too_small_for_both_finish_with_exact_texts(
     world: World, folder: Path, tmp_path: Path, wanted: list[str]
 ) -> None:
@@ -118,6 +144,8 @@ def test_two_workers_on_a_device_too_small_for_both_finish_with_exact_texts(
         assert answered(cluster, tmp_path, rounds=2) == 2 * wanted
         pids = [seat.pid for seat in cluster.seats]
         assert all(seat.requests for seat in cluster.seats)
+        [report] = cluster.device_reports()
+        assert 0 < report.peak_live_bytes <= report.peak_committed_bytes <= settings.device_memory_bytes
     assert all(has_ended(pid, 10.0) for pid in pids)
     figures = audit(world.device(settings))
     assert figures.refusals["OutOfBudget"] > 0

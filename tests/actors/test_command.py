@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -168,4 +169,17 @@ def test_a_start_that_fails_is_one_sentence_and_exit_code_2_with_nothing_left(
     assert errors[-1].startswith(f"kvcluster: {sentence}")
     assert len(errors) == 2
     assert not job.out.exists()
+    eventually(lambda: not job.left(), "no process and no socket is left")
+
+
+def test_a_port_where_somebody_listens_in_silence_is_refused_within_half_a_minute(command: Make) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        job, began = command(), time.monotonic()
+        code, shown, errors = finished(job.start(RAY_ADDRESS=address))
+        took = time.monotonic() - began
+    print(f"refused after {took:.1f} s")
+    assert (code, shown, len(errors)) == (2, "", 2)
+    assert errors[-1] == f"kvcluster: no Ray cluster answers at '{address}': start it, or unset RAY_ADDRESS"
+    assert took < 30.0  # Ray itself takes 41 s
     eventually(lambda: not job.left(), "no process and no socket is left")

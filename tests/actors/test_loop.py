@@ -50,9 +50,7 @@ def faulty(folder: Path) -> Iterator[Faulty]:
     faulty.close()
 
 
-def test_a_process_that_cannot_unmap_hands_out_what_is_finished_and_ends(
-    faulty: Faulty, wanted: list[str]
-) -> None:
+def test_a_process_that_cannot_unmap_hands_out_what_is_finished_and_ends(faulty: Faulty, wanted: list[str]) -> None:
     for key, request in requests():
         faulty.service.submit(key, request)
     faulty.driver.follow(failing_every("unmap"))

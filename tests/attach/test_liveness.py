@@ -56,6 +56,11 @@ def test_a_client_is_gone_though_a_forked_child_still_holds_its_socket(events: R
     assert events.of("s") == ["hello", "disconnected", "gone"]
 
 
+def test_a_forked_child_cannot_redeem_what_would_outlive_the_pidfd_that_is_watched(child: ChildClient) -> None:
+    child.ask("attach s")
+    assert child.ask("fork_and_redeem 3") == "DeviceUnreachable"
+
+
 @pytest.fixture(params=["pidfd of the peer", "pidfd by its id"])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is, and as one older than Linux 6.5."""

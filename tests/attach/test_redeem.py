@@ -36,8 +36,9 @@ def test_of_a_large_ticket_one_packets_descriptors_are_open_at_once(events: Reco
     open_while_taken: list[int] = []
     client.redeem(2_000, lambda _fd, _bytes: open_while_taken.append(open_fds()))
     assert len(open_while_taken) == 2_000
-    assert events.most_open <= before + 2 * MAX_DESCRIPTORS  # this process is both ends
-    assert max(open_while_taken) <= before + 2 * MAX_DESCRIPTORS
+    most = before + 2 * MAX_DESCRIPTORS + 1  # this process is both ends, and either may see the other one counting
+    assert events.most_open <= most
+    assert max(open_while_taken) <= most
     assert contents(client, events.empty) == []  # by now the server has closed its copies
     assert open_fds() == before
 

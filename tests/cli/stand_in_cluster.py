@@ -65,7 +65,7 @@ def stand_in_module(opened: list[EchoCluster], kind: type[EchoCluster] = EchoClu
 
 
 if __name__ == "__main__":
-    from kvcluster.cli.main import main
+    from kvcluster.cli.entry import main
 
     sys.modules["actors.cluster"] = stand_in_module(
         [], HangingCluster if "KVCLUSTER_TEST_HANGS" in os.environ else EchoCluster

@@ -22,7 +22,7 @@ STAND_IN = [sys.executable, "-m", "tests.cli.stand_in_cluster", "run-batch", "--
 @pytest.mark.parametrize("arguments", [["--help"], ["run-batch", "--help"], ["run-batch", "-i", "/none", "-o", "o"]])
 def test_the_command_answers_without_importing_ray_or_torch(arguments: list[str]) -> None:
     program = (
-        "import sys, kvcluster.cli.main as cli\n"
+        "import sys, kvcluster.cli.entry as cli\n"
         "try:\n    cli.main()\n"
         "except SystemExit:\n    pass\n"
         "print(sorted({'ray', 'torch', 'transformers', 'rich', 'numpy'} & sys.modules.keys()))"

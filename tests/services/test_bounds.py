@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvcluster.errors import DeviceUnreachable, LimitReached, NotAllowed
+from kvcluster.errors import DeviceUnreachable, KvClusterError, LimitReached, NotAllowed
 from kvcluster.services.device import DeviceService, DeviceSettings
-from kvcluster.services.device_memory import MemorySettings
+from kvcluster.services.device_memory import MOST_OPEN, MemorySettings
 from kvcluster.services.local import open_device
 from kvcluster.services.sessions import ReplyLimits
 from kvcluster.testing.clock import ManualClock
@@ -169,3 +169,14 @@ def test_a_waiter_that_a_quarantine_keeps_from_ever_being_served_holds_up_no_you
     world.service.gone(other.session)
     assert refusal(client.ask(grant_op(1, 3, 60))) is not None
     assert refusal(client.ask(open_op(3), grant_op(3, 4, 1))) is not None  # now it can be served, and has its claim
+
+
+def test_beyond_its_open_requests_a_session_is_refused_until_it_closes_one(world: World, client: WireClient) -> None:
+    def ask(seq: int, op: wire.Operation) -> KvClusterError | None:
+        return refusal(client.send(client.frame(op, seq=seq, ack=seq - 1)))
+
+    for number in range(1, MOST_OPEN + 1):
+        assert ask(number, open_op(number)) is None
+    assert isinstance(ask(MOST_OPEN + 1, open_op(MOST_OPEN + 1)), LimitReached)
+    assert ask(MOST_OPEN + 2, close_op(1)) is None
+    assert ask(MOST_OPEN + 3, open_op(MOST_OPEN + 1)) is None
