@@ -34,7 +34,7 @@ run: $(STAMP)
 	    --model gemma3-270m --devices host:0,1 --print-texts
 
 test: $(STAMP)
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -24,6 +24,13 @@ from tests.actors.world import World
 ROOT = Path(__file__).parents[2]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One process runs them all, where several run the tests: they share one cluster."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
 @pytest.fixture(scope="session")
 def node_id() -> Iterator[str]:
     """The session's cluster, by its one node."""

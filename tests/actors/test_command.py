@@ -35,13 +35,14 @@ class Command:
         self.mark = uuid4().hex
         self.device = device
         self.out = folder / "out.jsonl"
+        self.runs: list[subprocess.Popen[str]] = []
         self._folder = folder
         self._options = {"--devices": device, "--granule": "4KiB", "--dtype": "float32", **options}
 
     def start(self, **environment: str) -> subprocess.Popen[str]:
         words = [word for option in self._options.items() for word in option]
         files = ["-i", str(self._folder / "in.jsonl"), "-o", str(self.out)]
-        return subprocess.Popen(
+        run = subprocess.Popen(
             [str(Path(sys.executable).with_name("kvcluster")), "run-batch", *files, *words],
             env={**os.environ, MARK: self.mark, **environment},
             stdout=subprocess.PIPE,
@@ -49,6 +50,8 @@ class Command:
             text=True,
             start_new_session=True,
         )
+        self.runs.append(run)
+        return run
 
     def left(self) -> list[str]:
         """Processes and sockets of this run that are still there."""
@@ -90,6 +93,9 @@ def command(tmp_path: Path, folder: Path, world: World) -> Iterator[Make]:
         for process in psutil.process_iter():
             if mark_of(process) == command.mark:
                 process.kill()
+        for run in command.runs:
+            with run:
+                run.kill()
 
 
 def finished(run: subprocess.Popen[str]) -> tuple[int, str, list[str]]:
