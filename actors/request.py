@@ -4,9 +4,9 @@ The loop (`actors.loop`) runs on a thread of its own; Ray's threads only hand re
 loop fails, `collect` raises what it failed with, once what had finished before was collected; the actor is of no use
 any more: its owner ends it and replays its requests.
 
-Threads of OpenMP spin for a short while before they sleep. Measured with gemma3-270m in bfloat16, 8 sequences x 24
-tokens, 2 threads on 2 cores: alone 1.7 s (1.35 with ten times the spinning, 2.4 without any); two such processes at
-once 3.9 s each, and 13 s with ten times the spinning.
+Threads of OpenMP spin for a short while before they sleep. Measured with gemma3-270m in bfloat16, 8 sequences, 2
+threads on 2 cores, in seconds for 24 tokens of each: alone 1.7 (1.35 with ten times the spinning and 2.4 without any,
+both from runs of 48 tokens); two such processes at once 3.9, and 13 with ten times the spinning.
 """
 
 from __future__ import annotations
