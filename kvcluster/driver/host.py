@@ -6,24 +6,20 @@ enforced there too. 2 MiB: create 478 us, map 4, access 1, unmap 3; first touch 
 
 A process that only imports uses the same class: imported handles are not charged to the capacity.
 
-"No CUDA after fork" holds here too: a forked child has none of the mappings (`driver.linux`), so that an access
+"No CUDA after fork" holds here too: a forked child has no mapping that had access (`driver.linux`), so that a touch
 there is a SIGSEGV of its own, and the driver that it inherited refuses every call; one that it opens itself works.
 """
 
 from __future__ import annotations
 
 import errno
-import inspect
 import mmap
-import os
-import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from kvcluster.driver import linux
-from kvcluster.driver.books import AddressBook, Piece, RuleBroken, Shelf
+from kvcluster.driver.books import AddressBook, RuleBroken, Shelf, side_by_side
 from kvcluster.driver.limits import (
     DESCRIPTORS,
     MAPPINGS,
@@ -32,9 +28,12 @@ from kvcluster.driver.limits import (
     memory_room,
     raise_descriptor_limit,
 )
-from kvcluster.driver.memories import Memories
+from kvcluster.driver.memories import Memories, check_writable
 from kvcluster.driver.protocol import Access, MemoryInfo, PhysicalHandle
+from kvcluster.driver.strict import Asked, Entrance, strict
+from kvcluster.driver.work import HostFence, Works
 from kvcluster.errors import DriverError, LimitReached
+from kvcluster.transaction import Progress
 from kvcluster.units import KIB
 
 __all__ = ["HostDriver", "descriptor_room", "mapping_room", "memory_room", "open_host_driver"]
@@ -54,40 +53,6 @@ def open_host_driver(*, capacity_bytes: int, granule_bytes: int = 64 * KIB) -> H
     return HostDriver(granule_bytes=granule_bytes, capacity_bytes=capacity_bytes)
 
 
-_process = object()  # this one, from its fork on
-
-
-def _forked() -> None:
-    global _process
-    _process = object()
-
-
-os.register_at_fork(after_in_child=_forked)
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _strict(call: Callable[Concatenate[HostDriver, P], R]) -> Callable[Concatenate[HostDriver, P], R]:
-    """One call at a time, by its own process; a broken rule and a failed system call become DriverErrors."""
-    parameters = inspect.signature(call)
-
-    @wraps(call)
-    def strict(driver: HostDriver, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            if driver._process is not _process:
-                raise RuleBroken("the process was forked after the driver was opened: open a new one in the child")
-            with driver._lock:
-                if driver._closed:
-                    raise RuleBroken("the driver is closed")
-                return call(driver, *args, **kwargs)
-        except (RuleBroken, OSError) as failure:
-            asked = parameters.bind(driver, *args, **kwargs).arguments
-            raise _as_ours(failure, call.__name__, asked) from failure
-
-    return strict
-
-
 class HostDriver:
     """`kvcluster.driver.protocol.Driver` over memfd and mmap. Safe to call from several threads."""
 
@@ -95,25 +60,28 @@ class HostDriver:
         self._book = AddressBook(granule_bytes)
         self._memories = Memories(capacity_bytes)
         self._calls: defaultdict[str, int] = defaultdict(int)
-        self._lock = threading.Lock()
-        self._process = _process
-        self._closed = False
+        self._works = Works()
+        self._entrance = Entrance(_as_ours)
 
     @property
     def granularity_bytes(self) -> int:
         return self._book.granule_bytes
 
-    @_strict
+    @property
+    def is_host_memory(self) -> bool:
+        return True
+
+    @strict
     def reserve(self, size_bytes: int) -> int:
         self._book.check_size(size_bytes)
         MAPPINGS.ensure(1)
         self._calls["reserve"] += 1
         address = linux.reserve(size_bytes, self.granularity_bytes)
-        self._book.add(Shelf(address, size_bytes))
+        self._book.add(Shelf(address, size_bytes, self.granularity_bytes))
         MAPPINGS.used(1)
         return address
 
-    @_strict
+    @strict
     def create(self, size_bytes: int) -> PhysicalHandle:
         self._book.check_size(size_bytes)
         self._memories.check_room(size_bytes)
@@ -121,39 +89,47 @@ class HostDriver:
         self._calls["create"] += 1
         return self._memories.create(size_bytes)
 
-    @_strict
-    def map(self, address: int, handle: PhysicalHandle) -> None:
-        memory, size_bytes = self._memories.find(handle), handle.size_bytes
-        shelf = self._book.shelf_at(address, size_bytes)
-        place = shelf.vacancy(address, size_bytes)
-        MAPPINGS.ensure(2)  # a piece in the middle of a gap makes two more
-        self._calls["map"] += 1
-        linux.map_file(address, size_bytes, memory.descriptor)
-        MAPPINGS.used(shelf.occupy(place, Piece(address, size_bytes, handle.number)))
-        memory.mappings += 1
+    @strict
+    def map(self, address: int, handles: Sequence[PhysicalHandle], done: Progress) -> None:
+        memories = self._memories.find_all(handles)
+        shelf, pieces = self._book.shelf_of(address), side_by_side(address, memories)
+        MAPPINGS.ensure(len(pieces) + 1)
+        MAPPINGS.used(shelf.place(pieces))
+        before = done.count
+        try:
+            linux.map_files(address, [(memory.size_bytes, memory.descriptor) for memory in memories], done)
+        finally:
+            mapped = done.count - before
+            self._calls["map"] += min(mapped + 1, len(memories))  # the one that failed too
+            for memory in memories[:mapped]:
+                memory.mappings += 1
+            if mapped < len(pieces):
+                MAPPINGS.used(shelf.vacate(pieces[mapped:]))
 
-    @_strict
+    @strict
     def set_access(self, address: int, size_bytes: int, access: Access) -> None:
-        self._book.shelf_at(address, size_bytes).filled(address, size_bytes)
+        pieces = self._book.shelf_of(address).filled(address, size_bytes)
+        if access is Access.READ_WRITE and self._memories.has_read_only:
+            check_writable(pieces)
         self._calls["set_access"] += 1
         linux.protect(address, size_bytes, linux.PROT_READ if access is Access.READ else linux.PROT_READ_WRITE)
 
-    @_strict
+    @strict
     def unmap(self, address: int, size_bytes: int) -> None:
-        shelf = self._book.shelf_at(address, size_bytes)
+        shelf = self._book.shelf_of(address)
         pieces = shelf.filled(address, size_bytes)
         self._calls["unmap"] += 1
         linux.unmap_file(address, size_bytes)
         MAPPINGS.used(shelf.vacate(pieces))
         self._memories.unmapped(pieces)
 
-    @_strict
+    @strict
     def release(self, handle: PhysicalHandle) -> None:
-        self._memories.find(handle)
+        memory = self._memories.find(handle)
         self._calls["release"] += 1
-        self._memories.release(handle.number)
+        self._memories.release(memory)
 
-    @_strict
+    @strict
     def free_address(self, address: int, size_bytes: int) -> None:
         shelf = self._book.empty_shelf(address, size_bytes)
         self._calls["free_address"] += 1
@@ -161,7 +137,17 @@ class HostDriver:
         self._book.remove(shelf)
         MAPPINGS.used(-1)
 
-    @_strict
+    @strict
+    def seal(self, handle: PhysicalHandle) -> None:
+        memory = self._memories.find(handle)
+        if memory.is_sealed:
+            return
+        if memory.mappings:
+            raise RuleBroken("it is mapped here")
+        self._calls["seal"] += 1
+        self._memories.seal(memory)
+
+    @strict
     def export_fd(self, handle: PhysicalHandle) -> int:
         memory = self._memories.find(handle)
         DESCRIPTORS.ensure(1)
@@ -170,51 +156,76 @@ class HostDriver:
         DESCRIPTORS.used(1)  # whoever closes it does not tell us: the next measurement does
         return descriptor
 
-    @_strict
+    @strict
     def import_fd(self, descriptor: int, size_bytes: int) -> PhysicalHandle:
-        self._book.check_size(size_bytes)
+        self._book.check_import(descriptor, size_bytes)
         DESCRIPTORS.ensure(1)
         self._calls["import_fd"] += 1
         return self._memories.adopt(descriptor, size_bytes)
 
-    @_strict
-    def synchronize(self) -> None:
-        """Nothing is asynchronous here."""
-        self._calls["synchronize"] += 1
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """The block is work under way, of whatever thread: fences and `synchronize` wait for it to end.
 
-    @_strict
+        Raises:
+            DriverError: this is a forked child of the process that opened the driver, and has none of its memory.
+        """
+        try:
+            self._entrance.check_process()
+        except RuleBroken as broken:
+            raise self._entrance.told(Asked("working"), broken) from broken
+        with self._works.working():
+            yield
+
+    def synchronize(self) -> None:
+        """As the protocol says; what is under way is what `working` said is. Others' calls go on meanwhile.
+
+        Raises:
+            DriverError: work of this thread is under way.
+        """
+        self._fence("synchronize").wait()
+
+    def fence(self, stream: int = 0) -> HostFence:
+        """As the protocol says; there are no streams here."""
+        return self._fence("fence")
+
+    def _fence(self, call: str) -> HostFence:
+        with self._entrance.passing(call):
+            self._calls[call] += 1
+            return HostFence(self._works, self._entrance, call)
+
+    @strict
     def memory_info(self) -> MemoryInfo:
         self._calls["memory_info"] += 1
         held, total = self._memories.held_bytes(), self._memories.capacity_bytes
         return MemoryInfo(total, max(0, total - held), held)
 
-    @_strict
+    @strict
     def scrub(self, handle: PhysicalHandle) -> None:
         memory = self._memories.find(handle)
+        memory.check_writable()
         self._calls["scrub"] += 1
         linux.write_zeros(memory.descriptor, memory.size_bytes)
 
     def calls(self) -> Mapping[str, int]:
-        with self._lock:
+        with self._entrance.lock:
             return dict(self._calls)
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
+        self._entrance.shut()
 
 
-def _as_ours(failure: RuleBroken | OSError, call: str, asked: Mapping[str, Any]) -> LimitReached | DriverError:
-    address: int = asked.get("address", 0)
-    size_bytes: int = asked["handle"].size_bytes if "handle" in asked else asked.get("size_bytes", 0)
-    if isinstance(failure, RuleBroken):
-        return _error(call, errno.EINVAL, address, size_bytes)
-    code = failure.errno or errno.EIO
-    return _limit_behind(call, code, size_bytes) or _error(call, code, address, size_bytes)
+def _as_ours(asked: Asked, failure: Exception) -> LimitReached | DriverError:
+    code = failure.errno or errno.EIO if isinstance(failure, OSError) else errno.EINVAL
+    name = errno.errorcode.get(code, "?")
+    if isinstance(failure, OSError) and (limit := _limit_behind(asked.call, code, asked.size_bytes)):
+        return limit
+    return DriverError(call=asked.call, code=code, name=name, address=asked.address, size_bytes=asked.size_bytes)
 
 
 def _limit_behind(call: str, code: int, size_bytes: int) -> LimitReached | None:
     """The limit that the rest of the process used up between our measurement and the call, if it was one."""
-    if code in (errno.EMFILE, errno.ENFILE):
+    if call != "seal" and code in (errno.EMFILE, errno.ENFILE):  # which needs one for a moment, and keeps none
         return DESCRIPTORS.refusal(need=1, free=0)
     if (call, code) == ("map", errno.ENOMEM):
         return MAPPINGS.refusal(need=1, free=0)
@@ -222,9 +233,3 @@ def _limit_behind(call: str, code: int, size_bytes: int) -> LimitReached | None:
         remedy = "raise the address-space limit (ulimit -v) or reserve for fewer tokens"
         return LimitReached(limit="bytes of address", need=size_bytes, free=0, remedy=remedy)
     return None
-
-
-def _error(call: str, code: int, address: int, size_bytes: int) -> DriverError:
-    return DriverError(
-        call=call, code=code, name=errno.errorcode.get(code, "?"), address=address, size_bytes=size_bytes
-    )

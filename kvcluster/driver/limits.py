@@ -93,8 +93,8 @@ class Allowance:
     def used(self, count: int) -> None:
         """`count` more are in use; fewer, if it is negative.
 
-        Without the lock, which would double its cost in every map call: what two threads may lose by it the next
-        measurement puts right, and until then the kernel's own refusal is told as ours.
+        Without the lock: what two threads may lose by it the next measurement puts right, and until then the kernel's
+        own refusal is told as ours.
         """
         self._left -= count
 

@@ -3,9 +3,9 @@
 The `mmap` module cannot map at a fixed address, so libc is called directly: within 2.3 us of the same calls made
 from C. Every function raises OSError with the kernel's errno and keeps no books; ctypes releases the GIL.
 
-A forked child inherits neither reservations nor mappings (MADV_DONTFORK): it may outlive the process that the
-memory was lent to, and its stray stores would reach the memory's next owner. A mapping at a fixed address does not
-inherit that mark, so each is marked before it has any access; one call a run.
+A forked child inherits no mapping that has access (MADV_DONTFORK): it may outlive the process that the memory was
+lent to, and its stray stores would reach the memory's next owner. Each mapping is marked before it has any access,
+one call a run. A bare reservation it does inherit, which keeps its stray stores from whatever it maps itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import ctypes
 import fcntl
 import mmap
 import os
+from collections.abc import Iterable
+
+from kvcluster.transaction import Progress
 
 PROT_NONE = 0
 PROT_READ = mmap.PROT_READ
@@ -44,6 +47,7 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.mprotect.restype = ctypes.c_int
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.madvise.restype = ctypes.c_int
+_mmap_at, _mprotect, _madvise = _libc.mmap, _libc.mprotect, _libc.madvise
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -53,7 +57,7 @@ def _failed() -> OSError:
 
 
 def _mmap(address: int, size_bytes: int, flags: int, descriptor: int) -> int:
-    found: int | None = _libc.mmap(address, size_bytes, PROT_NONE, flags, descriptor, 0)
+    found: int | None = _mmap_at(address, size_bytes, PROT_NONE, flags, descriptor, 0)
     if found is None or found == _MAP_FAILED:
         raise _failed()
     return found
@@ -66,7 +70,6 @@ def reserve(size_bytes: int, alignment_bytes: int) -> int:
     address = -(-found // alignment_bytes) * alignment_bytes
     head, tail = address - found, found + slack - address
     try:
-        _keep_from_children(found, size_bytes + slack)
         for edge, edge_bytes in ((found, head), (address + size_bytes, tail)):
             if edge_bytes:
                 unreserve(edge, edge_bytes)
@@ -81,14 +84,20 @@ def unreserve(address: int, size_bytes: int) -> None:
         raise _failed()
 
 
-def map_file(address: int, size_bytes: int, descriptor: int) -> None:
-    """The file's first bytes at `address`, shared, over a bare reservation; no access yet."""
-    if _libc.mmap(address, size_bytes, PROT_NONE, _SHARED_AT, descriptor, 0) == _MAP_FAILED:
-        failure = _failed()
-        # The kernel may refuse the file after it took the reservation away. Put it back, over nothing else.
-        with contextlib.suppress(OSError):
-            _reserve_again(address, size_bytes, _MAP_FIXED_NOREPLACE)
-        raise failure
+def map_files(address: int, files: Iterable[tuple[int, int]], done: Progress) -> None:
+    """Of each file (size, descriptor) all its bytes, side by side from `address` on, shared, over a bare reservation.
+
+    No access yet. A commit is mostly this loop, which therefore calls nothing but the kernel.
+    """
+    for size_bytes, descriptor in files:
+        if _mmap_at(address, size_bytes, PROT_NONE, _SHARED_AT, descriptor, 0) == _MAP_FAILED:
+            failure = _failed()
+            # The kernel may refuse the file after it took the reservation away. Put it back, over nothing else.
+            with contextlib.suppress(OSError):
+                _reserve_again(address, size_bytes, _MAP_FIXED_NOREPLACE)
+            raise failure
+        done.count += 1
+        address += size_bytes
 
 
 def unmap_file(address: int, size_bytes: int) -> None:
@@ -97,30 +106,23 @@ def unmap_file(address: int, size_bytes: int) -> None:
 
 
 def _reserve_again(address: int, size_bytes: int, fixed: int) -> None:
-    """Marked, it is one mapping again with the gap beside it; unmarked it does a child no harm either."""
+    """One mapping again with the gap beside it."""
     _mmap(address, size_bytes, _RESERVED | fixed, -1)
-    _libc.madvise(address, size_bytes, mmap.MADV_DONTFORK)
-
-
-def _keep_from_children(address: int, size_bytes: int) -> None:
-    if _libc.madvise(address, size_bytes, mmap.MADV_DONTFORK) != 0:
-        raise _failed()
 
 
 def protect(address: int, size_bytes: int, protection: int) -> None:
     """Access for this process alone, to whole mappings."""
-    _keep_from_children(address, size_bytes)
-    if _libc.mprotect(address, size_bytes, protection) != 0:
+    if _madvise(address, size_bytes, mmap.MADV_DONTFORK) or _mprotect(address, size_bytes, protection):
         raise _failed()
 
 
 def create_memory(size_bytes: int) -> int:
-    """A descriptor of anonymous memory whose pages are allocated and whose size is sealed.
+    """A descriptor of anonymous memory whose pages are allocated and whose size is sealed; writing can be sealed later.
 
     Allocated now, because running out at first touch would be a SIGBUS (475 us for 2 MiB); sealed, because a
-    holder that truncates it would kill every reader.
+    holder that truncates it would kill every reader. Its name, for people and `kvcluster doctor`, says whose it is.
     """
-    descriptor = os.memfd_create("kvcluster", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    descriptor = os.memfd_create(f"kvcluster-{os.getpid()}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(descriptor, 0, size_bytes)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _FIXED_SIZE)
@@ -135,10 +137,42 @@ def duplicate(descriptor: int) -> int:
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)
 
 
-def is_fixed_memory(descriptor: int, size_bytes: int) -> bool:
-    """Whether it is anonymous memory of exactly this size that nobody can shrink or grow."""
-    seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-    return seals & _FIXED_SIZE == _FIXED_SIZE and os.fstat(descriptor).st_size == size_bytes
+def seals_of(descriptor: int) -> int:
+    """What can never again be done to this memory; an error where it is no anonymous memory."""
+    return fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+
+
+def is_fixed(seals: int) -> bool:
+    """Whether nobody can shrink or grow it, which would kill its readers."""
+    return seals & _FIXED_SIZE == _FIXED_SIZE
+
+
+def is_sealed(seals: int) -> bool:
+    """Whether nobody can write it, or map it to be written."""
+    return bool(seals & fcntl.F_SEAL_WRITE)
+
+
+def is_read_only(descriptor: int) -> bool:
+    """Whether this descriptor neither writes nor maps what is to be written."""
+    return fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
+
+
+def seal(descriptor: int) -> None:
+    """Nobody writes this memory ever again. EBUSY while anybody has it mapped by way of a writable descriptor."""
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL)
+
+
+def reopened_for_reading(descriptor: int) -> int:
+    """A new close-on-exec descriptor of the same file that reads only.
+
+    Sealed memory is mapped by way of such a one alone: older kernels refuse every shared mapping through another.
+    """
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def size_of(descriptor: int) -> int:
+    """The file's size; moves its offset, which nobody uses, because fstat costs four times as much."""
+    return os.lseek(descriptor, 0, os.SEEK_END)
 
 
 def held_bytes(descriptor: int) -> int:

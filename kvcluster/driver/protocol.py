@@ -12,10 +12,12 @@ Source: the CUDA driver API, "Virtual Memory Management".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+from kvcluster.transaction import Progress
 
 
 class Access(Enum):
@@ -40,10 +42,28 @@ class MemoryInfo:
     held_bytes: int
 
 
+class Fence(Protocol):
+    """Work of this process that was under way when the fence was made."""
+
+    def done(self) -> bool:
+        """Whether all of it has ended. Once True, always True.
+
+        Raises:
+            DriverError: it cannot be confirmed. Then nothing that the work may touch may be unmapped or freed.
+        """
+
+    def wait(self) -> None:
+        """Return when all of it has ended. Raises as `done` does."""
+
+
 class Driver(Protocol):
     @property
     def granularity_bytes(self) -> int:
         """Sizes and addresses are multiples of this; asked from the driver, never assumed."""
+
+    @property
+    def is_host_memory(self) -> bool:
+        """Whether the CPU can read and write what is mapped, at the same addresses."""
 
     def reserve(self, size_bytes: int) -> int:
         """An address range of `size_bytes`, with nothing in it. Returns its first address.
@@ -61,19 +81,23 @@ class Driver(Protocol):
             DriverError: no memory, or a size that is no multiple of the granularity. Nothing changed.
         """
 
-    def map(self, address: int, handle: PhysicalHandle) -> None:
-        """Put the whole of `handle` at `address`, in a reserved range with nothing mapped there. No access yet.
+    def map(self, address: int, handles: Sequence[PhysicalHandle], done: Progress) -> None:
+        """Put the whole of each handle side by side from `address` on, in a reserved range with nothing mapped there.
+
+        No access yet. `done.count` rises with each handle that is mapped: a call of the hardware each.
 
         Raises:
-            LimitReached: mappings are used up. Nothing changed.
-            DriverError: a rule or the call failed. Nothing changed.
+            LimitReached: mappings are used up. Nothing changed, unless the hardware noticed it, as below.
+            DriverError: a rule is broken, and nothing changed. Or a call failed: the handles before it are mapped, and
+                `done.count` says how many, so that the caller can take them back.
         """
 
     def set_access(self, address: int, size_bytes: int, access: Access) -> None:
         """Allow reads, or reads and writes, of whole mappings that fill [address, address + size_bytes).
 
         Raises:
-            DriverError: a rule or the call failed. What is mapped stays mapped, with the access it had.
+            DriverError: a rule or the call failed (writes to sealed memory among them). What is mapped stays mapped,
+                with the access it had.
         """
 
     def unmap(self, address: int, size_bytes: int) -> None:
@@ -99,8 +123,22 @@ class Driver(Protocol):
             DriverError: a rule or the call failed. The range stays reserved.
         """
 
+    def seal(self, handle: PhysicalHandle) -> None:
+        """From now on the handle's memory can be read and never written; sealing it again changes nothing.
+
+        On the host the kernel holds it, for every process and for good. On CUDA this driver refuses READ_WRITE to it
+        and its importers are trusted to ask for READ: a process protects itself, and the hardware stops its stray
+        writes. Sealed memory is not to be used for anything else: there is no way back.
+
+        Raises:
+            DriverError: it is mapped, in this process or (host) mapped or held writable in another, or the call
+                failed. Not sealed.
+        """
+
     def export_fd(self, handle: PhysicalHandle) -> int:
         """A new descriptor for the handle's memory, close-on-exec; the caller owns and closes it.
+
+        That of sealed memory is good for reading only.
 
         Raises:
             LimitReached: descriptors are used up. Nothing changed.
@@ -109,6 +147,8 @@ class Driver(Protocol):
 
     def import_fd(self, descriptor: int, size_bytes: int) -> PhysicalHandle:
         """A handle on memory that another process exported. The caller still owns `descriptor`.
+
+        Memory that was sealed before it was exported is sealed here too (on the host; on CUDA nothing tells).
 
         Raises:
             DriverError: not such memory, or not of this size. Nothing changed.
@@ -121,6 +161,13 @@ class Driver(Protocol):
             DriverError: it cannot be confirmed. Then nothing that may be in use may be unmapped or freed.
         """
 
+    def fence(self, stream: int = 0) -> Fence:
+        """What of this process's work, in `stream` (CUDA) or under `HostDriver.working`, is under way now.
+
+        Raises:
+            DriverError: the call failed. Nothing changed.
+        """
+
     def memory_info(self) -> MemoryInfo:
         """What the hardware says."""
 
@@ -128,7 +175,10 @@ class Driver(Protocol):
         """Overwrite the handle's memory with zeros.
 
         Raises:
-            DriverError: the call failed. The content is undefined.
+            DriverError: the call failed. The content is undefined; the memory is mapped where it was and nowhere else.
+            Quarantined: and the memory is still mapped where the driver wrote the zeros, which may be on their way.
+                It is not to be used for anything again; releasing the handle would not free it. The cause says what
+                failed first.
         """
 
     def calls(self) -> Mapping[str, int]:

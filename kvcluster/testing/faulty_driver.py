@@ -15,9 +15,11 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from kvcluster.driver.protocol import Access, Driver, MemoryInfo, PhysicalHandle
+from kvcluster.driver.protocol import Access, Driver, Fence, MemoryInfo, PhysicalHandle
 from kvcluster.errors import DriverError
+from kvcluster.transaction import Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,22 @@ def failing_then(number: int, later: int) -> Plan:
     return failing(number, number + later)
 
 
+class FaultyFence:
+    """`inner`, asked only if `ask` lets it be."""
+
+    def __init__(self, inner: Fence, ask: Callable[[], None]) -> None:
+        self._inner = inner
+        self._ask = ask
+
+    def done(self) -> bool:
+        self._ask()
+        return self._inner.done()
+
+    def wait(self) -> None:
+        self._ask()
+        self._inner.wait()
+
+
 class FaultyDriver:
     """`inner`, with the faults of a plan."""
 
@@ -67,6 +85,10 @@ class FaultyDriver:
         self._plan = plan or never()
         self._log: list[Call] = []
         self._since = 0
+
+    @property
+    def inner(self) -> Driver:
+        return self._inner
 
     def follow(self, plan: Plan) -> None:
         """Fail as `plan` says from now on; its numbers begin at 1 again."""
@@ -85,6 +107,10 @@ class FaultyDriver:
     def granularity_bytes(self) -> int:
         return self._inner.granularity_bytes
 
+    @property
+    def is_host_memory(self) -> bool:
+        return self._inner.is_host_memory
+
     def reserve(self, size_bytes: int) -> int:
         self._pass("reserve", size_bytes=size_bytes)
         return self._inner.reserve(size_bytes)
@@ -93,9 +119,19 @@ class FaultyDriver:
         self._pass("create", size_bytes=size_bytes)
         return self._inner.create(size_bytes)
 
-    def map(self, address: int, handle: PhysicalHandle) -> None:
-        self._pass("map", address, handle.size_bytes)
-        self._inner.map(address, handle)
+    def map(self, address: int, handles: Sequence[PhysicalHandle], done: Progress) -> None:
+        """A call a handle, and what comes before the one that fails is mapped."""
+        passed, here = [], address
+        try:
+            for handle in handles:
+                self._pass("map", here, handle.size_bytes)
+                passed.append(handle)
+                here += handle.size_bytes
+        except DriverError:
+            if passed:
+                self._inner.map(address, passed, done)
+            raise
+        self._inner.map(address, handles, done)
 
     def set_access(self, address: int, size_bytes: int, access: Access) -> None:
         self._pass("set_access", address, size_bytes)
@@ -113,6 +149,10 @@ class FaultyDriver:
         self._pass("free_address", address, size_bytes)
         self._inner.free_address(address, size_bytes)
 
+    def seal(self, handle: PhysicalHandle) -> None:
+        self._pass("seal", size_bytes=handle.size_bytes)
+        self._inner.seal(handle)
+
     def export_fd(self, handle: PhysicalHandle) -> int:
         self._pass("export_fd", size_bytes=handle.size_bytes)
         return self._inner.export_fd(handle)
@@ -124,6 +164,11 @@ class FaultyDriver:
     def synchronize(self) -> None:
         self._pass("synchronize")
         self._inner.synchronize()
+
+    def fence(self, stream: int = 0) -> Fence:
+        """A fence whose questions may fail too: they are calls named "fence_done"."""
+        self._pass("fence")
+        return FaultyFence(self._inner.fence(stream), partial(self._pass, "fence_done"))
 
     def memory_info(self) -> MemoryInfo:
         return self._inner.memory_info()

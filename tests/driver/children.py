@@ -20,6 +20,7 @@ from kvcluster.driver.host import HostDriver, mapping_room, open_host_driver
 from kvcluster.driver.limits import LAST_MAPPINGS
 from kvcluster.driver.protocol import Access, PhysicalHandle
 from kvcluster.errors import DriverError, LimitReached
+from kvcluster.transaction import Progress
 from kvcluster.units import MIB
 
 PAGE = mmap.PAGESIZE
@@ -47,7 +48,7 @@ def _until_refused(act: Callable[[int], None]) -> tuple[int, LimitReached]:
 def write_through_a_read_mapping() -> dict[str, Any]:
     driver = _driver()
     address = driver.reserve(PAGE)
-    driver.map(address, driver.create(PAGE))
+    driver.map(address, [driver.create(PAGE)], Progress())
     driver.set_access(address, PAGE, Access.READ)
     print(json.dumps({"read": ctypes.string_at(address, 1)[0]}), flush=True)
     ctypes.memset(address, 1, 1)
@@ -57,7 +58,7 @@ def write_through_a_read_mapping() -> dict[str, Any]:
 def touch_without_access() -> dict[str, Any]:
     driver = _driver()
     address = driver.reserve(PAGE)
-    driver.map(address, driver.create(PAGE))
+    driver.map(address, [driver.create(PAGE)], Progress())
     print(json.dumps({}), flush=True)
     ctypes.string_at(address, 1)
     return {}
@@ -114,7 +115,7 @@ def use_up_mappings() -> dict[str, Any]:
     crowd.grow(leave=300)
     driver = _driver()
     address, handle = driver.reserve(4_000 * PAGE), driver.create(PAGE)
-    made, refusal = _until_refused(lambda count: driver.map(address + 2 * count * PAGE, handle))
+    made, refusal = _until_refused(lambda count: driver.map(address + 2 * count * PAGE, [handle], Progress()))
     for count in [*range(0, made, 2), *range(1, made, 2)]:
         driver.unmap(address + 2 * count * PAGE, PAGE)
     driver.free_address(address, 4_000 * PAGE)
@@ -125,12 +126,13 @@ def lose_the_last_mappings() -> dict[str, Any]:
     """The rest of the process takes every mapping, the spare ones too, after the driver measured."""
     crowd, driver = Crowd(), _driver()
     address, handle = driver.reserve(400 * PAGE), driver.create(PAGE)
-    driver.map(address, handle)
+    driver.map(address, [handle], Progress())
     crowd.fill()
-    made, refusal = _until_refused(lambda count: driver.map(address + 2 * (count + 1) * PAGE, handle))
+    made, refusal = _until_refused(lambda count: driver.map(address + 2 * (count + 1) * PAGE, [handle], Progress()))
     failure = _failure_of(lambda: driver.unmap(address, PAGE))
     crowd.go()
-    for count in range(made + 1):
+    driver.map(address + 2 * (made + 1) * PAGE, [handle], Progress())  # what was refused left no trace
+    for count in range(made + 2):
         driver.unmap(address + 2 * count * PAGE, PAGE)
     driver.free_address(address, 400 * PAGE)
     return {"limit": refusal.limit, "free": refusal.free, "call": failure.call, "name": failure.name}
@@ -194,7 +196,7 @@ def import_and_answer() -> dict[str, Any]:
         handle = driver.import_fd(descriptors[0], int(message))
         os.close(descriptors[0])
         address = driver.reserve(handle.size_bytes)
-        driver.map(address, handle)
+        driver.map(address, [handle], Progress())
         driver.set_access(address, handle.size_bytes, Access.READ_WRITE)
         peer.sendall(b"mapped")
         peer.recv(1)  # the exporter has given everything up

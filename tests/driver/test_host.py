@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,8 @@ import pytest
 from kvcluster.driver.host import HostDriver, descriptor_room, mapping_room, open_host_driver
 from kvcluster.driver.protocol import Access, Driver, PhysicalHandle
 from kvcluster.errors import DriverError
-from kvcluster.testing.driver_contract import Bench, DriverContract, forked
+from kvcluster.testing.driver_contract import Bench, ChildDriver, DriverContract, forked
+from kvcluster.transaction import Progress
 from kvcluster.units import KIB, MIB
 
 GRANULES = (mmap.PAGESIZE, 64 * KIB, 2 * MIB)
@@ -24,6 +27,13 @@ GRANULES = (mmap.PAGESIZE, 64 * KIB, 2 * MIB)
 def open_driver(request: pytest.FixtureRequest) -> Callable[[], Driver]:
     granule_bytes: int = request.param
     return lambda: open_host_driver(granule_bytes=granule_bytes, capacity_bytes=64 * granule_bytes)
+
+
+@pytest.fixture
+def in_child(open_driver: Callable[[], Driver]) -> ChildDriver:
+    granule_bytes = open_driver().granularity_bytes
+    arguments = {"granule_bytes": granule_bytes, "capacity_bytes": 64 * granule_bytes}
+    return ChildDriver("kvcluster.driver.host:open_host_driver", arguments)
 
 
 class TestHostDriver(DriverContract):
@@ -95,16 +105,15 @@ class TestHostDriver(DriverContract):
         finally:
             os.close(descriptor)
 
-    def test_a_forked_child_has_neither_the_mappings_nor_the_reservation(self, bench: Bench) -> None:
+    def test_a_forked_child_has_none_of_the_memory(self, bench: Bench) -> None:
         address = bench.reserve(6)
         bench.map(address + bench.granule, bench.create(), bench.create())
         bench.map(address + 4 * bench.granule, bench.create())
         bench.driver.unmap(address + 2 * bench.granule, bench.granule)
-        here = range(address, address + 6 * bench.granule, bench.granule)
-        assert [_mapped(place) for place in here] == [True] * 6
+        assert _memory_mappings(address, 6 * bench.granule) == 2
 
         def act() -> None:
-            assert not any(_mapped(place) for place in here)
+            assert _memory_mappings(address, 6 * bench.granule) == 0
 
         assert forked(act) == 0
 
@@ -141,8 +150,8 @@ class TestHostDriver(DriverContract):
         before = len(os.listdir("/proc/self/fd"))
         other.driver.release(imported)
         assert len(os.listdir("/proc/self/fd")) == before - 1
-        self.poke(here, b"seen")
-        assert self.peek(there + bench.granule, 4) == b"seen"
+        bench.poke(here, b"seen")
+        assert other.peek(there + bench.granule, 4) == b"seen"
         with pytest.raises(DriverError):
             other.driver.release(imported)
         other.driver.unmap(there, 2 * bench.granule)
@@ -159,19 +168,28 @@ class TestHostDriver(DriverContract):
 
     def test_a_refusal_says_which_rule(self, bench: Bench) -> None:
         with pytest.raises(DriverError) as caught:
-            bench.driver.map(bench.reserve(1), PhysicalHandle(0, bench.granule))
+            bench.driver.map(bench.reserve(1), [PhysicalHandle(0, bench.granule)], Progress())
         assert "not a handle of this driver" in str(caught.value.__cause__)
         assert (caught.value.code, caught.value.name) == (errno.EINVAL, "EINVAL")
 
 
 def _kernel_mappings(address: int, size_bytes: int) -> int:
-    spans = [line.split(maxsplit=1)[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
-    edges = [(int(start, 16), int(end, 16)) for start, end in spans]
-    return sum(start < address + size_bytes and address < end for start, end in edges)
+    return len(_lines(address, size_bytes))
 
 
-def _mapped(address: int) -> bool:
-    return _kernel_mappings(address, 1) > 0
+def _memory_mappings(address: int, size_bytes: int) -> int:
+    """The kernel mappings there that show memory of ours."""
+    return sum("/memfd:kvcluster" in line for line in _lines(address, size_bytes))
+
+
+def _lines(address: int, size_bytes: int) -> list[str]:
+    """What /proc/self/maps says of this range."""
+    return [line for line in Path("/proc/self/maps").read_text().splitlines() if _meets(line, address, size_bytes)]
+
+
+def _meets(line: str, address: int, size_bytes: int) -> bool:
+    start, end = (int(edge, 16) for edge in line.split(maxsplit=1)[0].split("-"))
+    return start < address + size_bytes and address < end
 
 
 def _close_and_complain(descriptor: int, close: Callable[[int], None] = os.close) -> None:
@@ -187,7 +205,7 @@ def _everything(driver: HostDriver, times: int = 1) -> None:
         handles = [driver.create(granule) for _ in range(3)]
         handles.append(_imported(driver, handles[0]))
         for index, handle in enumerate(handles):
-            driver.map(address + 2 * index * granule, handle)
+            driver.map(address + 2 * index * granule, [handle], Progress())
             driver.set_access(address + 2 * index * granule, granule, Access.READ_WRITE)
         for index, handle in enumerate(handles):
             driver.unmap(address + 2 * index * granule, granule)
@@ -203,17 +221,48 @@ def _imported(driver: HostDriver, handle: PhysicalHandle) -> PhysicalHandle:
         os.close(descriptor)
 
 
+def _memory_descriptors() -> set[int]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing's own
+            if "/memfd:kvcluster" in Path(f"/proc/self/fd/{name}").readlink().as_posix():
+                found.add(int(name))
+    return found
+
+
+@pytest.mark.parametrize("refused", [0, 1, 2])
+def test_of_a_run_the_handles_before_the_one_that_the_kernel_refuses_are_mapped(refused: int) -> None:
+    driver = open_host_driver(capacity_bytes=3 * 64 * KIB)
+    granule, done, handles = driver.granularity_bytes, Progress(), []
+    address = driver.reserve(3 * granule)
+    for number in range(3):
+        before = _memory_descriptors()
+        handles.append(driver.create(granule))
+        if number == refused:
+            [descriptor] = _memory_descriptors() - before
+            with Path(os.devnull).open() as no_memory:
+                os.dup2(no_memory.fileno(), descriptor, inheritable=False)
+    with pytest.raises(DriverError, match="ENODEV"):
+        driver.map(address, handles, done)
+    assert done.count == refused == driver.calls()["map"] - 1
+    assert _memory_mappings(address, 3 * granule) == refused
+    if refused:
+        driver.unmap(address, refused * granule)
+    good = [handle for number, handle in enumerate(handles) if number != refused]
+    driver.map(address + granule, good, Progress())
+    driver.unmap(address + granule, 2 * granule)
+    for handle in handles:
+        driver.release(handle)
+    driver.free_address(address, 3 * granule)
+
+
 def test_nothing_is_left_once_everything_is_given_back() -> None:
     driver = open_host_driver(granule_bytes=2 * MIB, capacity_bytes=16 * MIB)
-    descriptors, memory_mappings = len(os.listdir("/proc/self/fd")), _memfd_mappings()
+    descriptors, memory_mappings = len(os.listdir("/proc/self/fd")), _memory_mappings(0, sys.maxsize)
     _everything(driver)
     driver.close()
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert _memfd_mappings() == memory_mappings
-
-
-def _memfd_mappings() -> int:
-    return Path("/proc/self/maps").read_text().count("/memfd:kvcluster")
+    assert _memory_mappings(0, sys.maxsize) == memory_mappings
 
 
 def test_a_create_beyond_the_machines_memory_is_an_error_and_not_a_kill() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from kvcluster.driver.host import open_host_driver
 from kvcluster.driver.limits import LAST_DESCRIPTORS
 from kvcluster.driver.protocol import Access
+from kvcluster.transaction import Progress
 from kvcluster.units import MIB
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +87,7 @@ def test_address_space_has_a_limit_of_its_own() -> None:
 def test_another_process_imports_over_a_socket_and_outlives_the_exporters_release() -> None:
     driver = open_host_driver(granule_bytes=PAGE, capacity_bytes=MIB)
     handle, address = driver.create(2 * PAGE), driver.reserve(2 * PAGE)
-    driver.map(address, handle)
+    driver.map(address, [handle], Progress())
     driver.set_access(address, 2 * PAGE, Access.READ_WRITE)
     ctypes.memmove(address, b"exported", 8)
     descriptor = driver.export_fd(handle)

@@ -73,6 +73,19 @@ def test_what_is_given_back_may_be_used_again_without_asking() -> None:
     assert kernel.asked == 1
 
 
+def test_what_is_used_to_the_last_is_refused_and_measured_a_few_times_on_the_way() -> None:
+    kernel = Kernel(100)
+    allowance = _allowance(kernel)
+    for _ in range(50):
+        allowance.ensure(2)
+        allowance.used(2)
+        kernel.left -= 2
+    with pytest.raises(LimitReached) as caught:
+        allowance.ensure(1)
+    assert (caught.value.need, caught.value.free) == (1, 0)
+    assert kernel.asked < 20
+
+
 def test_what_others_give_back_is_found() -> None:
     kernel = Kernel(0)
     allowance = _allowance(kernel)
