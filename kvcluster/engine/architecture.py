@@ -3,8 +3,10 @@
 A model is accepted when its attention is what `attention.py` does: scaled dot products over all earlier tokens or
 over the last few. Whatever would be computed wrongly in silence is refused by name: capped scores, learned sinks,
 latent K and V, attention to later tokens, rotary tables that depend on the longest sequence of a batch (packed
-neighbours would change each other), layers of unequal shape. Sliding-window layers keep every token for now; their
-window is applied when they read.
+neighbours would change each other), layers of unequal shape.
+
+A layer with a window of W sees its own token and the W - 1 before it (transformers' `sliding_window_overlay`), and
+keeps no more than that needs.
 """
 
 from __future__ import annotations
@@ -15,12 +17,15 @@ from typing import Any
 import torch
 
 from kvcluster.engine.refusals import ModelNotFound, UnsupportedModel
-from kvcluster.geometry.model import KvGeometry
+from kvcluster.geometry.model import KvGeometry, LayerGroup
 
 FAMILIES = frozenset({"gemma3_text", "llama", "mistral", "qwen2", "qwen3"})
-_LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+_WINDOW_BY_LAYER = frozenset({"gemma3_text", "qwen2", "qwen3"})  # others have it in every layer, or none
+_WINDOW_IN_NO_LAYER = frozenset({"llama"})
+_SLIDING = "sliding_attention"
+_LAYER_TYPES = frozenset({"full_attention", _SLIDING})
 _COUNTS = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "max_position_embeddings")
-_COUNTS_OR_NONE = ("num_key_value_heads", "head_dim")
+_COUNTS_OR_NONE = ("num_key_value_heads", "head_dim", "sliding_window")
 _ROTARY_BY_LENGTH = frozenset({"dynamic", "longrope"})
 
 
@@ -46,18 +51,32 @@ def check_figures(config: Any, model: str) -> None:
 def geometry_of(config: Any, dtype: torch.dtype) -> KvGeometry:
     """The K and V that a model of this transformers configuration keeps a token, in elements of `dtype`.
 
+    Layers that see every token are one group, those that see a window another.
+
     Raises:
         UnsupportedModel: the model needs something that this engine does not compute.
     """
     for reason in _refusals(config):
         raise UnsupportedModel(model=config.name_or_path or config.model_type, reason=reason)
     heads = config.num_attention_heads
-    return KvGeometry.uniform(
-        layers=config.num_hidden_layers,
-        kv_heads=config.num_key_value_heads or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        element_bytes=dtype.itemsize,
-    )
+    kv_heads = config.num_key_value_heads or heads
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    windows = _windows(config)
+    groups = [
+        LayerGroup(tuple(layer for layer, own in enumerate(windows) if own == window), kv_heads, head_dim, window)
+        for window in dict.fromkeys(sorted(windows, key=lambda window: window is not None))
+    ]
+    return KvGeometry(tuple(groups), dtype.itemsize)
+
+
+def _windows(config: Any) -> list[int | None]:
+    """How many tokens each layer sees, None for all: as the family's own code reads its configuration."""
+    window: int | None = getattr(config, "sliding_window", None)
+    if config.model_type in _WINDOW_IN_NO_LAYER:
+        window = None
+    if config.model_type not in _WINDOW_BY_LAYER:
+        return [window] * config.num_hidden_layers
+    return [window if kind == _SLIDING else None for kind in config.layer_types]
 
 
 def _refusals(config: Any) -> Iterator[str]:

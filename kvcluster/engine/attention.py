@@ -2,8 +2,8 @@
 
 transformers calls it in every layer with the packed row of all sequences. Each slice's K and V are written into its
 views, then torch's scaled dot product runs over them, a sequence at a time. The cache is never concatenated, padded
-or copied. Heads that share a K head are given as rows (one new token) or as a batch that reads the same K (a chunk):
-with `enable_gqa` one bfloat16 token was 29 to 60 times slower.
+or copied; a sliding window is one piece of its ring. Heads that share a K head are given as rows (one new token) or
+as a batch that reads the same K (a chunk): with `enable_gqa` one bfloat16 token was 29 to 60 times slower.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def attend(
     _write(kv_batch, layer, key, value)
     by_group = query.reshape(1, key.shape[1], -1, *query.shape[2:])  # [1, kv_heads, group, rows, head_dim]
     queries = by_group.split_with_sizes(kv_batch.sizes, dim=3)
-    reads = kv_batch.reads(sliding_window)
+    reads = kv_batch.reads(layer, sliding_window)
     rows = torch.cat([_attended(piece, read, layer, scaling) for piece, read in zip(queries, reads, strict=True)])
     return rows.flatten(1, 2).unsqueeze(0), None
 

@@ -1,17 +1,20 @@
 """One step's work: the new tokens of every sequence, packed into one row of the model's input.
 
 Nothing is padded. Whatever the layers have in common (positions, where each slice writes, what it reads, its mask)
-is prepared here once a step, so that the attention function only computes.
+is prepared here once a step, so that the attention function only computes. Layers that see a window read it from
+their group's ring; what lies below a sealed end is read, and not written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from kvcluster.geometry.layout import Side
+from kvcluster.tensors.memory import CPU
+from kvcluster.tensors.open_rows import writable_rows
 from kvcluster.tensors.views import KvViews
 
 
@@ -19,7 +22,8 @@ from kvcluster.tensors.views import KvViews
 class Slice:
     """New tokens of one sequence, at positions [start, start + len(token_ids)); K and V before `start` are written.
 
-    `sample`: the logits after the last of them are wanted.
+    `sample`: the logits after the last of them are wanted. With the window that the first of them sees they are no
+    more tokens than a ring holds: it is made for chunks of a certain length.
     """
 
     kv: KvViews
@@ -32,6 +36,10 @@ class Slice:
             raise ValueError("a slice holds at least 1 token and starts at 0 or later")
         if self.stop > self.kv.tokens:
             raise ValueError(f"tokens up to {self.stop} do not lie in the {self.kv.tokens} that are committed")
+        for group in self.kv.groups:
+            if group.rows.ring:
+                first = _first_seen(self.start, group.window_tokens)
+                group.rows.check(first, self.stop - first)
 
     @property
     def stop(self) -> int:
@@ -40,55 +48,73 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """What one slice attends to, by model layer index: K and V as [1, kv_heads, keys, head_dim].
+    """What one slice attends to in a group's layers, by model layer index: K and V as [1, kv_heads, keys, head_dim].
 
     `mask` is added to the scores, [new tokens, keys]. A single token has none: it sees every key that it reads.
     """
 
-    k: tuple[torch.Tensor, ...]
-    v: tuple[torch.Tensor, ...]
+    k: Mapping[int, torch.Tensor]
+    v: Mapping[int, torch.Tensor]
     mask: torch.Tensor | None
 
 
 class PackedBatch:
-    """The slices of one step, as the model takes them. It lives for that step only."""
+    """The slices of one step, as the model takes them, on its device. It lives for that step only."""
 
-    def __init__(self, slices: Sequence[Slice], dtype: torch.dtype) -> None:
+    def __init__(self, slices: Sequence[Slice], dtype: torch.dtype, device: torch.device = CPU) -> None:
         if not slices:
             raise ValueError("a batch holds at least 1 slice")
         self._slices = slices
         self._dtype = dtype
-        self._reads: dict[int | None, tuple[Reads, ...]] = {}
+        self._device = device
+        self._group_of = {layer: i for i, group in enumerate(slices[0].kv.groups) for layer in group.layers}
+        self._reads: dict[tuple[int, int | None], tuple[Reads, ...]] = {}
         self.sizes = [len(piece.token_ids) for piece in slices]
-        self.token_ids = torch.tensor([[token for piece in slices for token in piece.token_ids]])
-        self.positions = torch.tensor([[at for piece in slices for at in range(piece.start, piece.stop)]])
-        writes = [piece.kv.narrowed(piece.start, piece.stop).by_layer(lambda block: block) for piece in slices]
+        self.token_ids = torch.tensor([[token for piece in slices for token in piece.token_ids]], device=device)
+        self.positions = torch.tensor(
+            [[at for piece in slices for at in range(piece.start, piece.stop)]], device=device
+        )
+        writes = [piece.kv.narrowed(piece.start, piece.stop).of_layers(writable_rows) for piece in slices]
         self.writes = tuple(zip(*writes, strict=True))
-        """By layer, then by slice: [2 (K, V), kv_heads, new tokens, head_dim]."""
+        """By layer, then by slice: takes [2 (K, V), kv_heads, new tokens, head_dim]."""
 
     def sampled_rows(self) -> torch.Tensor:
         """The rows whose logits are wanted, in slice order."""
         ends = torch.tensor(self.sizes).cumsum(0) - 1
-        return ends[torch.tensor([piece.sample for piece in self._slices])]
+        return ends[torch.tensor([piece.sample for piece in self._slices])].to(self._device)
 
-    def reads(self, window: int | None) -> tuple[Reads, ...]:
-        """What each slice attends to in layers that see the last `window` tokens, themselves included (None: all)."""
-        if window not in self._reads:
-            self._reads[window] = tuple(_reads(piece, window, self._dtype) for piece in self._slices)
-        return self._reads[window]
+    def reads(self, layer: int, window: int | None) -> tuple[Reads, ...]:
+        """What each slice attends to in `layer`, which sees the last `window` tokens, themselves included (None: all).
+
+        Raises:
+            ValueError: the layer keeps fewer tokens than it is to see.
+        """
+        key = (self._group_of[layer], window)
+        if key not in self._reads:
+            self._reads[key] = tuple([self._read(piece, *key) for piece in self._slices])
+        return self._reads[key]
+
+    def _read(self, piece: Slice, group: int, window: int | None) -> Reads:
+        first = _first_seen(piece.start, window)
+        keys = piece.kv.groups[group].narrowed(first, piece.stop)
+        block = keys.block
+        k, v = (_of_side(block, keys.layers, side) for side in Side)
+        return Reads(k, v, self._mask(piece, first, window))
+
+    def _mask(self, piece: Slice, first: int, window: int | None) -> torch.Tensor | None:
+        """0 where the token at position i sees the key at position j (0 <= i - j < window), else minus infinity."""
+        if len(piece.token_ids) == 1:
+            return None
+        positions = torch.arange(first, piece.stop, device=self._device)
+        distance = positions[piece.start - first :, None] - positions
+        hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
+        return torch.zeros(distance.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, float("-inf"))
 
 
-def _reads(piece: Slice, window: int | None, dtype: torch.dtype) -> Reads:
-    first = 0 if window is None else max(0, piece.start + 1 - window)
-    keys = piece.kv.narrowed(first, piece.stop)
-    k = keys.by_layer(lambda block: block[:, Side.K].unsqueeze(1))
-    v = keys.by_layer(lambda block: block[:, Side.V].unsqueeze(1))
-    return Reads(k, v, None if len(piece.token_ids) == 1 else _mask(piece, first, window, dtype))
+def _first_seen(position: int, window: int | None) -> int:
+    """The first token that the one at `position` sees."""
+    return 0 if window is None else max(0, position + 1 - window)
 
 
-def _mask(piece: Slice, first: int, window: int | None, dtype: torch.dtype) -> torch.Tensor:
-    """0 where the token at position i sees the key at position j (0 <= i - j < window), minus infinity elsewhere."""
-    positions = torch.arange(first, piece.stop)
-    distance = positions[piece.start - first :, None] - positions
-    hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
-    return torch.zeros(distance.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+def _of_side(block: torch.Tensor, layers: Sequence[int], side: Side) -> Mapping[int, torch.Tensor]:
+    return dict(zip(layers, block[:, side].unsqueeze(1).unbind(), strict=True))

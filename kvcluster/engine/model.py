@@ -23,11 +23,12 @@ from kvcluster.engine.quiet import quietly
 from kvcluster.engine.reading import reading
 from kvcluster.engine.refusals import ModelNotFound
 from kvcluster.geometry.model import KvGeometry
+from kvcluster.tensors.memory import CPU
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model and what its memory looks like. `eos_ids` may be empty."""
+    """A loaded model and what its memory looks like. `eos_ids` may be empty; K and V lie on `device`, as it does."""
 
     module: Any
     dtype: torch.dtype
@@ -35,6 +36,7 @@ class Model:
     context_tokens: int
     vocabulary: int
     eos_ids: frozenset[int]
+    device: torch.device = CPU
 
     @torch.inference_mode()
     def forward(self, slices: Sequence[Slice]) -> torch.Tensor:
@@ -43,7 +45,7 @@ class Model:
         The result is float32, [slices with `sample`, vocabulary], in slice order; row r does not depend on which
         other slices share the step, but for rounding.
         """
-        batch = PackedBatch(slices, self.dtype)
+        batch = PackedBatch(slices, self.dtype, self.device)
         logits: torch.Tensor = self.module(
             input_ids=batch.token_ids,
             position_ids=batch.positions,
@@ -66,8 +68,10 @@ def open_config(path: str | Path) -> Any:
         return config
 
 
-def open_model(path: str | Path, *, dtype: torch.dtype, threads: int) -> Model:
-    """Load the model in the folder `path` for computing on the CPU with `threads` threads (of the whole process).
+def open_model(path: str | Path, *, dtype: torch.dtype, threads: int, device: torch.device = CPU) -> Model:
+    """Load the model in the folder `path` for computing on `device`; `threads` is for the whole process, on the CPU.
+
+    Linear layers are packed on the CPU only.
 
     Raises:
         ModelNotFound: no folder, or a file in it is missing, damaged or incomplete.
@@ -77,9 +81,11 @@ def open_model(path: str | Path, *, dtype: torch.dtype, threads: int) -> Model:
     config = open_config(path)
     geometry = geometry_of(config, dtype)
     register_attention()
-    module = _load(path, dtype)
-    pack_linears(module)
-    return Model(module, dtype, geometry, config.max_position_embeddings, config.vocab_size, _eos_ids(module, path))
+    module = _load(path, dtype).to(device)
+    if device.type == "cpu":
+        pack_linears(module)
+    eos_ids = _eos_ids(module, path)
+    return Model(module, dtype, geometry, config.max_position_embeddings, config.vocab_size, eos_ids, device)
 
 
 def _load(path: str | Path, dtype: torch.dtype) -> Any:

@@ -55,3 +55,9 @@ class KvGeometry:
     def token_bytes(self) -> int:
         """Bytes of one token's K and V over all layers."""
         return sum(2 * len(g.layers) * g.kv_heads * g.head_dim for g in self.groups) * self.element_bytes
+
+    def live_bytes(self, tokens: int) -> int:
+        """What `tokens` tokens still need: all of them, and in a sliding-window group the last of them."""
+        return self.element_bytes * sum(
+            2 * len(g.layers) * g.kv_heads * g.head_dim * min(tokens, g.window_tokens or tokens) for g in self.groups
+        )

@@ -10,7 +10,8 @@ ring's end.
 
 While a chunk of c tokens is written, the chunk's first token still sees W - 1 tokens before it: W + c - 1 rows
 are live at once, and the ring holds at least so many. Granules are committed on demand in the first lap; after
-it nothing is committed any more. This is the arithmetic only; who maps a ring is not decided here.
+it nothing is committed any more. Here is only how many granules that are; what a sequence has of them is in
+`geometry.residency`, and who maps a ring is not decided here.
 """
 
 from __future__ import annotations
@@ -49,32 +50,3 @@ class Ring:
     def windows(self) -> int:
         """Granules of the whole ring."""
         return ceil_div((self.window_tokens + self.chunk_tokens - 1) * self.stride_bytes, self.granule_bytes)
-
-    @property
-    def size_bytes(self) -> int:
-        return self.windows * self.granule_bytes
-
-    @property
-    def address_bytes(self) -> int:
-        """Addresses that the two mappings take."""
-        return 2 * self.size_bytes
-
-    def windows_for(self, tokens: int) -> int:
-        """Granules that a sequence of `tokens` tokens has touched: as many as it would without a ring, or the ring."""
-        return min(ceil_div(tokens * self.stride_bytes, self.granule_bytes), self.windows)
-
-    def committed_bytes(self, tokens: int) -> int:
-        """What `tokens` tokens cost in this fragment."""
-        return self.windows_for(tokens) * self.granule_bytes
-
-    def live_bytes(self, tokens: int) -> int:
-        """What a sequence of `tokens` tokens still needs of them."""
-        return min(tokens, self.window_tokens) * self.stride_bytes
-
-    def offset_bytes(self, token: int) -> int:
-        """Where the token's row begins in the first mapping; its end may lie in the second."""
-        return token * self.stride_bytes % self.size_bytes
-
-    def holds(self, first: int, stop: int) -> bool:
-        """Whether the rows of tokens [first, stop) can all be in the ring at once."""
-        return (stop - first) * self.stride_bytes <= self.size_bytes

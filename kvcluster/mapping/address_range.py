@@ -2,7 +2,7 @@
 
 The address is reserved once and never moves; windows are mapped and unmapped in it at step boundaries. Which
 bytes these are, and who pays for them, is the owner's business (`kvcluster.memory`). Handles are borrowed: they
-are mapped here, and neither created nor released.
+are mapped here, and neither created nor released. Each verb is one operation: a graph is captured before or after it.
 
 What could not be unmapped stays recorded as mapped, and the range takes no more windows. Nothing is freed on hope
 and nothing is touched when the object dies: a range that is not closed lasts as long as its process.
@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NoReturn
 
-from kvcluster.driver.protocol import Access, Driver, PhysicalHandle
+from kvcluster.driver.gate import operation
+from kvcluster.driver.protocol import Access, Driver, Fence, PhysicalHandle
 from kvcluster.errors import DriverError, InvariantBroken, NotAllowed, Quarantined, Residue
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.residency import RangeMap
 from kvcluster.ids import WindowRun
-from kvcluster.mapping.placement import Placement, Placements
+from kvcluster.mapping.placement import Placement, Placements, Span
 from kvcluster.transaction import Progress, Transaction
 from kvcluster.units import format_bytes
 
@@ -49,7 +50,10 @@ TRANSITIONS: dict[RangeState, frozenset[RangeState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Unmapped:
-    """`done` is unmapped; `still` is mapped as before, because of `error` (the first one)."""
+    """`done` is unmapped; `still` is mapped, because of `error` (the first one), or of work that is not done.
+
+    A window of a ring whose second copy failed is still mapped, at one address, and may be unmapped again.
+    """
 
     done: tuple[WindowRun, ...]
     still: tuple[WindowRun, ...]
@@ -85,42 +89,53 @@ class AddressRange:
 
     @property
     def mapped_bytes(self) -> int:
+        """A window counts once, at however many addresses it is mapped."""
         return self._placements.mapped_bytes
 
     def mapped_runs(self) -> tuple[WindowRun, ...]:
         """What is mapped, in window order, in as few runs as possible."""
         return self._placements.mapped_runs()
 
-    def map_runs(self, runs: Sequence[WindowRun], handles: Sequence[PhysicalHandle]) -> None:
-        """Map `handles` into the windows of `runs`, in order, readable and writable: all of them or none.
+    @operation
+    def map_runs(
+        self, runs: Sequence[WindowRun], handles: Sequence[PhysicalHandle], *, access: Access = Access.READ_WRITE
+    ) -> None:
+        """Map `handles` into the windows of `runs`, in order, with `access`: all of them or none.
 
-        A handle covers as many adjacent windows of one run as it has granules.
+        A handle covers as many adjacent windows of one run as it has granules, and is mapped at each of its addresses.
 
         Raises:
             ValueError: runs overlap, leave the range, are mapped already, or are not filled exactly by the
                 handles. No driver call was made.
             NotAllowed: the range is closed or quarantined. No driver call was made.
-            LimitReached, DriverError: a call failed and every earlier one was undone. Nothing changed.
+            LimitReached, DriverError: a call failed and every earlier one was undone, or a graph is being captured.
+                Nothing changed.
             Quarantined: a call failed and so did an undo. What is still mapped stays in `mapped_runs`; the range
                 takes no more windows.
         """
         if self._state is not RangeState.OPEN:
             raise NotAllowed(reason=f"the address range is {self._state.value} and takes no more windows")
-        placements = self._placements.plan(runs, handles)
+        spans = [span for placement in self._placements.plan(runs, handles) for span in placement.spans]
         with Transaction() as transaction:
-            for placement in placements:
-                self._map(placement, transaction)
+            done = transaction.doing("map windows", 0, undo=lambda done: self._take_back(runs, spans, done.count))
+            for span in spans:
+                self._map(span, access, done)
             transaction.keep()
-        for placement in placements:
-            self._placements.record(placement, len(placement.pieces))
+        for span in spans:
+            self._placements.record(span)
 
-    def unmap_runs(self, runs: Sequence[WindowRun]) -> Unmapped:
-        """Unmap whole runs once the driver's work is done; the address stays reserved.
+    @operation
+    def unmap_runs(self, runs: Sequence[WindowRun], *, after: Fence | None = None) -> Unmapped:
+        """Unmap whole runs once the work that may use them is done; the address stays reserved.
+
+        That is all of the driver's work, which is waited for, or what `after` stands for, which is not: while it is
+        under way all is `still` mapped without an `error`, nothing was called, and one asks again later.
 
         A run whose call fails stays mapped and the others still go; if the work cannot be confirmed as done, all
         stay mapped. Both quarantine the range.
 
         Raises:
+            DriverError: a graph is being captured. Nothing changed.
             ValueError: runs overlap, leave the range, or are not filled by whole handles. No driver call was made.
             NotAllowed: the range is closed. No driver call was made.
         """
@@ -130,72 +145,90 @@ class AddressRange:
         if not placements:
             return Unmapped((), (), None)
         try:
-            self._driver.synchronize()
+            if not self._work_is_done(after):
+                return Unmapped((), tuple(runs), None)
         except DriverError as error:
             self._move_to(RangeState.QUARANTINED)
             return Unmapped((), tuple(runs), error)
         return self._unmap_each(placements)
 
-    def close(self) -> None:
+    @operation
+    def close(self, *, after: Fence | None = None) -> None:
         """Unmap everything and give the address back. Once it is closed, another close does nothing.
 
+        What is mapped is unmapped once the work that may use it is done, as in `unmap_runs`.
+
         Raises:
+            NotAllowed: the work of `after` is under way. Nothing changed.
             Quarantined: it could not be confirmed that the driver's work is done: everything is left mapped until
                 the process ends, one `LeakedOnPurpose` says how much, and the range is closed (all of it also where
                 warnings are errors: then the sentence is a note of this). Or an unmap failed:
                 what is still mapped stays in `mapped_runs`, and close may be tried again.
-            DriverError: nothing is mapped and the address was not given back; close may be tried again.
+            DriverError: nothing is mapped and the address was not given back, or a graph is being captured and
+                nothing changed; close may be tried again.
         """
         if self._state is RangeState.CLOSED:
             return
-        try:
-            self._driver.synchronize()
-        except DriverError as error:
-            self._leak(error)
+        self._end_work(after)
         unmapped = self._unmap_each(self._placements.find(self.mapped_runs()))
         if unmapped.still:
             raise Quarantined(residue=self._residue(unmapped.still)) from unmapped.error
         self._driver.free_address(self.address, self.range_map.size_bytes)
         self._move_to(RangeState.CLOSED)
 
-    def _map(self, placement: Placement, transaction: Transaction) -> None:
-        done = transaction.doing(
-            f"map {placement.run}", placement.size_bytes, undo=lambda done: self._take_back(placement, done)
-        )
-        for address, handle in placement.handles():
-            self._driver.map(address, handle)
-            done.count += 1
-            reach(Failpoint.CLIENT_MAPPED)
-        self._driver.set_access(placement.address, placement.size_bytes, Access.READ_WRITE)
+    def _map(self, span: Span, access: Access, done: Progress) -> None:
+        self._driver.map(span.address, span.handles, done)
+        reach(Failpoint.CLIENT_MAPPED)
+        self._driver.set_access(span.address, span.size_bytes, access)
         reach(Failpoint.CLIENT_ACCESSIBLE)
 
-    def _take_back(self, placement: Placement, done: Progress) -> None:
-        if not done.count:
-            return
-        size_bytes = placement.pieces[done.count - 1].end - placement.address
-        try:
-            self._driver.unmap(placement.address, size_bytes)
-        except DriverError as error:
-            self._placements.record(placement, done.count)
-            self._move_to(RangeState.QUARANTINED)
-            run = placement.run
-            mapped = WindowRun(run.group, run.fragment, run.start, size_bytes // self.range_map.shape.granule_bytes)
-            raise Quarantined(residue=self._residue((mapped,))) from error
+    def _take_back(self, runs: Sequence[WindowRun], spans: Sequence[Span], count: int) -> None:
+        """Unmap the first `count` handles of `spans`, the newest span first; a failing one does not stop the others."""
+        failure = None
+        for span, mapped in reversed(_begun(spans, count)):
+            try:
+                self._driver.unmap(span.address, sum(handle.size_bytes for handle in span.handles[:mapped]))
+            except DriverError as error:
+                self._placements.record(span, mapped)
+                self._move_to(RangeState.QUARANTINED)
+                failure = error
+        if failure:
+            raise Quarantined(residue=self._residue(self._placements.mapped_within(runs))) from failure
 
     def _unmap_each(self, placements: Sequence[Placement]) -> Unmapped:
-        """One call a run; a failing one does not stop the others."""
-        still, errors = [], []
+        """One call a span; a failing one does not stop the others."""
+        done: list[WindowRun] = []
+        still: list[WindowRun] = []
+        errors: list[DriverError] = []
         for placement in placements:
-            try:
-                self._driver.unmap(placement.address, placement.size_bytes)
-            except DriverError as error:
-                still.append(placement.run)
-                errors.append(error)
-                self._move_to(RangeState.QUARANTINED)
-            else:
-                self._placements.strike(placement)
-        done = tuple(placement.run for placement in placements if placement.run not in still)
-        return Unmapped(done, tuple(still), errors[0] if errors else None)
+            failures = [error for span in placement.spans if (error := self._unmap(span))]
+            errors += failures
+            (still if failures else done).append(placement.run)
+        return Unmapped(tuple(done), tuple(still), errors[0] if errors else None)
+
+    def _unmap(self, span: Span) -> DriverError | None:
+        try:
+            self._driver.unmap(span.address, span.size_bytes)
+        except DriverError as error:
+            self._move_to(RangeState.QUARANTINED)
+            return error
+        self._placements.strike(span)
+        return None
+
+    def _work_is_done(self, after: Fence | None) -> bool:
+        if after is not None:
+            return after.done()
+        self._driver.synchronize()
+        return True
+
+    def _end_work(self, after: Fence | None) -> None:
+        if not self.mapped_bytes:
+            return  # nothing that any work could use
+        try:
+            if not self._work_is_done(after):
+                raise NotAllowed(reason="work that may use the address range is under way")
+        except DriverError as error:
+            self._leak(error)
 
     def _leak(self, error: DriverError) -> NoReturn:
         self._move_to(RangeState.CLOSED)
@@ -219,3 +252,14 @@ class AddressRange:
         if state not in TRANSITIONS[self._state]:
             raise InvariantBroken(sentence=f"an address range does not go from {self._state.value} to {state.value}")
         self._state = state
+
+
+def _begun(spans: Sequence[Span], count: int) -> list[tuple[Span, int]]:
+    """The spans in which the first `count` handles lie, with how many of them each has."""
+    begun = []
+    for span in spans:
+        mapped = min(count, len(span.handles))
+        if mapped:
+            begun.append((span, mapped))
+        count -= mapped
+    return begun

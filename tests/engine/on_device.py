@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from kvcluster import KvGeometry, Layout, LocalDevice
+from kvcluster import Layout, LocalDevice
 from kvcluster.engine.batch import Slice
 from kvcluster.engine.model import Model
-from kvcluster.tensors.views import KvViews
+from kvcluster.services.sequence import SequenceSpec
+from kvcluster.tensors.views import GroupView, KvViews
 
 GRANULE_BYTES = 4096
 CAPACITY_BYTES = 4096 * GRANULE_BYTES
@@ -31,10 +32,8 @@ class Arrival:
 class Sequenced:
     """Views of one sequence that grow by commits; its memory is closed by the `device` fixture."""
 
-    def __init__(
-        self, device: LocalDevice, geometry: KvGeometry, layout: Layout, *, max_tokens: int, dtype: torch.dtype
-    ) -> None:
-        self.memory = device.open(geometry, max_tokens=max_tokens, layout=layout)
+    def __init__(self, device: LocalDevice, spec: SequenceSpec, dtype: torch.dtype) -> None:
+        self.memory = device.port.memory(spec)
         self.commits = 0
         self._dtype = dtype
         self._views = self.memory.views(dtype)
@@ -47,17 +46,48 @@ class Sequenced:
             self.commits += 1
             self._views = self.memory.views(self._dtype)
             for group in self._views.groups:
-                group.block[:, :, :, before:] = float("nan")
+                _spoil(group, before)
         return self._views
+
+
+def _spoil(group: GroupView, before: int) -> None:
+    """NaN in the rows that are new: all behind token `before`, and in a ring those of its first lap."""
+    held = group.rows.ring // group.rows.stride or group.tokens
+    if before < min(held, group.tokens):
+        group.narrowed(before, min(held, group.tokens)).block[:] = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """How sequences run together; rings are made for chunks of `chunk_tokens`."""
+
+    layout: Layout = Layout.TOKEN_MAJOR
+    new_tokens: int = 64
+    chunk_tokens: int = 512
+
+    def run(self, model: Model, device: LocalDevice, arrivals: Sequence[Arrival]) -> list[Running]:
+        """Each prompt with its greedy continuation, computed in shared steps."""
+        sequences = [Running(model, device, self, arrival.prompt) for arrival in arrivals]
+        step = 0
+        while any(len(sequence.new_ids) < self.new_tokens for sequence in sequences):
+            running = [
+                sequence
+                for sequence, arrival in zip(sequences, arrivals, strict=True)
+                if arrival.step <= step and len(sequence.new_ids) < self.new_tokens
+            ]
+            if running:
+                take_step(model, running, self.chunk_tokens)
+            step += 1
+        return sequences
 
 
 class Running:
     """One request's tokens and memory."""
 
-    def __init__(
-        self, model: Model, device: LocalDevice, layout: Layout, prompt: Sequence[int], *, new_tokens: int
-    ) -> None:
-        self.kv = Sequenced(device, model.geometry, layout, max_tokens=len(prompt) + new_tokens, dtype=model.dtype)
+    def __init__(self, model: Model, device: LocalDevice, loop: Loop, prompt: Sequence[int]) -> None:
+        most = len(prompt) + loop.new_tokens
+        spec = SequenceSpec(model.geometry, loop.layout, most, chunk_tokens=loop.chunk_tokens)
+        self.kv = Sequenced(device, spec, model.dtype)
         self._prompt_tokens = len(prompt)
         self.token_ids = list(prompt)
         self.computed = 0
@@ -70,32 +100,6 @@ class Running:
         stop = min(len(self.token_ids), self.computed + chunk_tokens)
         ids = self.token_ids[self.computed : stop]
         return Slice(self.kv.views(stop), self.computed, ids, stop == len(self.token_ids))
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """How sequences run together."""
-
-    layout: Layout = Layout.TOKEN_MAJOR
-    new_tokens: int = 64
-    chunk_tokens: int = 512
-
-    def run(self, model: Model, device: LocalDevice, arrivals: Sequence[Arrival]) -> list[Running]:
-        """Each prompt with its greedy continuation, computed in shared steps."""
-        sequences = [
-            Running(model, device, self.layout, arrival.prompt, new_tokens=self.new_tokens) for arrival in arrivals
-        ]
-        step = 0
-        while any(len(sequence.new_ids) < self.new_tokens for sequence in sequences):
-            running = [
-                sequence
-                for sequence, arrival in zip(sequences, arrivals, strict=True)
-                if arrival.step <= step and len(sequence.new_ids) < self.new_tokens
-            ]
-            if running:
-                take_step(model, running, self.chunk_tokens)
-            step += 1
-        return sequences
 
 
 def take_step(model: Model, running: Sequence[Running], chunk_tokens: int) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from kvcluster.engine.architecture import geometry_of
-from kvcluster.engine.refusals import UnsupportedModel
+from kvcluster.engine.architecture import check_figures, geometry_of
+from kvcluster.engine.refusals import ModelNotFound, UnsupportedModel
 from kvcluster.geometry.model import KvGeometry
 
 SMALL = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 32}
@@ -30,9 +30,43 @@ def test_heads_not_named_are_derived() -> None:
     assert geometry_of(config, torch.float32) == wanted
 
 
-def test_sliding_layers_keep_every_token() -> None:
-    geometry = geometry_of(config_of("gemma3_text", sliding_window=8), torch.float32)
-    assert [group.window_tokens for group in geometry.groups] == [None]
+def by_window(config: Any) -> dict[int | None, tuple[int, ...]]:
+    return {group.window_tokens: group.layers for group in geometry_of(config, torch.float32).groups}
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "qwen2", "qwen3"])
+def test_layers_that_slide_are_a_group_with_their_window_after_those_that_see_everything(family: str) -> None:
+    kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    config = config_of(family, num_hidden_layers=4, layer_types=kinds, sliding_window=8, use_sliding_window=True)
+    assert list(by_window(config).items()) == [(None, (1, 3)), (8, (0, 2))]
+
+
+def test_gemma3_270m_slides_in_all_layers_but_every_sixth() -> None:
+    config = config_of("gemma3_text", num_hidden_layers=18, sliding_window=512)
+    assert by_window(config)[None] == (5, 11, 17)
+    assert len(by_window(config)[512]) == 15
+
+
+@pytest.mark.parametrize(
+    ("config", "windows"),
+    [
+        (config_of("mistral", sliding_window=8), {8: (0, 1)}),
+        (config_of("mistral", sliding_window=None), {None: (0, 1)}),
+        (config_of("mistral", sliding_window=8, layer_types=["full_attention"] * 2), {8: (0, 1)}),
+        (config_of("llama", sliding_window=8), {None: (0, 1)}),
+        (config_of("qwen2", sliding_window=8, use_sliding_window=False), {None: (0, 1)}),
+    ],
+)
+def test_a_window_counts_as_the_familys_own_code_reads_it(config: Any, windows: dict[int | None, object]) -> None:
+    assert by_window(config) == windows
+
+
+@pytest.mark.parametrize("window", [0, -1])
+def test_an_impossible_window_is_refused(window: int) -> None:
+    config = config_of("mistral")
+    config.sliding_window = window
+    with pytest.raises(ModelNotFound, match="sliding_window"):
+        check_figures(config, "m")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from kvcluster import KvGeometry, Layout, LocalDevice
 from kvcluster.engine.attention import attend
 from kvcluster.engine.batch import PackedBatch, Slice
+from kvcluster.services.sequence import SequenceSpec
 from kvcluster.tensors.views import KvViews
 from tests.engine.on_device import Sequenced
 
@@ -21,7 +22,7 @@ GEOMETRY = KvGeometry.uniform(layers=2, kv_heads=KV_HEADS, head_dim=HEAD_DIM, el
 
 def committed(device: LocalDevice, geometry: KvGeometry, layout: Layout, *, tokens: int, dtype: torch.dtype) -> KvViews:
     """Views of so many tokens, committed one after another: a mapping for each granule."""
-    kv = Sequenced(device, geometry, layout, max_tokens=tokens, dtype=dtype)
+    kv = Sequenced(device, SequenceSpec(geometry, layout, tokens), dtype)
     for count in range(1, tokens + 1):
         kv.views(count)
     return kv.views(tokens)
@@ -111,6 +112,15 @@ def test_a_slice_that_does_not_lie_in_the_committed_tokens_is_refused(
     views = Text(device, Layout.TOKEN_MAJOR, seed=0, start=0).views
     with pytest.raises(ValueError, match=r"slice|committed"):
         Slice(views, start, token_ids, True)
+
+
+def test_the_tensors_of_a_step_are_made_where_the_model_is(device: LocalDevice) -> None:
+    elsewhere = torch.device("meta")
+    views = Text(device, Layout.TOKEN_MAJOR, seed=0, start=0).views
+    batch = PackedBatch([Slice(views, 0, [1, 2, 3], True)], torch.float64, elsewhere)
+    [read] = batch.reads(LAYER, 2)
+    made = (batch.token_ids, batch.positions, batch.sampled_rows(), read.mask)
+    assert [tensor.device for tensor in made if tensor is not None] == [elsewhere] * 4
 
 
 def test_a_batch_without_slices_is_refused() -> None:

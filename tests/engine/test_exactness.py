@@ -64,7 +64,7 @@ def test_a_prompt_in_chunks_gets_the_tokens_of_generate(
     arrivals = [Arrival(prompt) for prompt in prompts()]
     sequences = Loop(chunk_tokens=chunk_tokens).run(opened(family), device, arrivals)
     assert texts(sequences) == wanted(family)
-    assert min(sequence.kv.commits for sequence in sequences) >= 8
+    assert min(sequence.kv.commits for sequence in sequences) >= 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -77,7 +77,7 @@ def test_one_wrong_row_of_k_changes_the_text(
     family: str, opened: ByFamily, wanted: ByFamily, device: LocalDevice
 ) -> None:
     model: Model = opened(family)
-    running = Running(model, device, Layout.TOKEN_MAJOR, prompts()[6], new_tokens=NEW_TOKENS)
+    running = Running(model, device, Loop(new_tokens=NEW_TOKENS), prompts()[6])
     take_step(model, [running], 512)
     running.kv.views(1).k[0][:, running.computed - 2] *= -8  # the key of one token, in one layer of several
     while len(running.new_ids) < NEW_TOKENS:

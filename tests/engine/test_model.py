@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers.utils import logging
 
-from kvcluster import Layout, LocalDevice
+from kvcluster import LocalDevice
 from kvcluster.engine.architecture import geometry_of
 from kvcluster.engine.batch import Slice
 from kvcluster.engine.linears import PackedLinear
 from kvcluster.engine.model import Model, open_config, open_model
 from kvcluster.engine.refusals import ModelNotFound, UnsupportedModel
-from tests.engine.on_device import Running
+from tests.engine.on_device import Loop, Running
 
 Opened = Callable[[str], Model]
 
@@ -66,7 +66,7 @@ def test_opening_a_model_leaves_the_progress_bars_as_they_were(folder: Path) -> 
 
 def test_a_bfloat16_model_gives_float32_logits(model_of: Callable[[str], Path], device: LocalDevice) -> None:
     model = open_model(model_of("gemma3"), dtype=torch.bfloat16, threads=1)
-    running = Running(model, device, Layout.TOKEN_MAJOR, [5, 6, 7], new_tokens=1)
+    running = Running(model, device, Loop(new_tokens=1), [5, 6, 7])
     logits = model.forward([running.next_slice(8)])
     assert (logits.dtype, logits.shape) == (torch.float32, (1, 512))
 
@@ -75,7 +75,7 @@ def test_only_sampled_slices_have_logits_and_in_slice_order(opened: Opened, devi
     model = opened("llama")
 
     def piece(*ids: int, sample: bool) -> Slice:
-        running = Running(model, device, Layout.TOKEN_MAJOR, ids, new_tokens=1)
+        running = Running(model, device, Loop(new_tokens=1), ids)
         return Slice(running.kv.views(len(ids)), 0, ids, sample)
 
     rows = model.forward([piece(5, 6, sample=True), piece(7, sample=False), piece(8, 9, 10, sample=True)])

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kvcluster.geometry.layout import Layout, group_layouts
 from kvcluster.geometry.model import KvGeometry, LayerGroup
+from tests.geometry.brute_force import LAYOUTS, bytes_of, geometries
 
 
 def test_a_uniform_model_of_an_eight_billion_parameters_class_keeps_128_kib_a_token() -> None:
@@ -16,6 +20,17 @@ def test_gemma3_270m_keeps_18_kib_a_token_over_both_groups() -> None:
     sliding = tuple(layer for layer in range(18) if layer not in full)
     geometry = KvGeometry((LayerGroup(full, 1, 256), LayerGroup(sliding, 1, 256, window_tokens=512)), 2)
     assert geometry.token_bytes == 18_432
+
+
+@given(geometries(windows=True), LAYOUTS, st.integers(0, 30))
+def test_live_bytes_are_those_of_the_tokens_that_each_layer_may_still_see(
+    geometry: KvGeometry, layout: Layout, tokens: int
+) -> None:
+    live = 0
+    for group in group_layouts(geometry, layout):
+        first = max(0, tokens - (group.group.window_tokens or tokens))
+        live += sum(len(occupied) for occupied in bytes_of(group, range(first, tokens)))
+    assert geometry.live_bytes(tokens) == live
 
 
 @pytest.mark.parametrize(

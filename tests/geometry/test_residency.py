@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcluster.geometry.layout import Layout, group_layouts
 from kvcluster.geometry.model import KvGeometry
-from kvcluster.geometry.residency import GroupShape, RangeMap, Shape
+from kvcluster.geometry.residency import GroupShape, Keeps, RangeMap, Shape
 from kvcluster.ids import WindowRun
 from kvcluster.units import KIB, MIB
 from tests.geometry.brute_force import GRANULES, LAYOUTS, bytes_of, geometries, granules_filled, granules_touched
 
 TOKENS = st.integers(0, 20)
-SHAPES = st.builds(
-    Shape,
-    st.lists(st.builds(GroupShape, st.integers(1, 4), st.integers(1, 40)), min_size=1, max_size=3).map(tuple),
-    st.integers(1, 64),
+EVERY = st.builds(GroupShape, st.integers(1, 4), st.integers(1, 40))
+FIXED = st.builds(
+    GroupShape, st.integers(1, 4), st.integers(1, 40), st.sampled_from((Keeps.RING, Keeps.SNAPSHOT)), st.integers(1, 6)
 )
+SHAPES = st.builds(Shape, st.lists(EVERY | FIXED, min_size=1, max_size=4).map(tuple), st.integers(1, 64))
 
 
 @given(geometries(), LAYOUTS, GRANULES, TOKENS)
@@ -53,20 +56,13 @@ def test_committed_bytes_are_a_granule_for_each_window_of_each_fragment(
     assert Shape.of(geometry, layout, granule_bytes).committed_bytes(tokens) == granule_bytes * sum(touched)
 
 
-@given(geometries(), LAYOUTS, GRANULES, TOKENS)
-def test_live_bytes_are_the_bytes_that_tokens_occupy(
-    geometry: KvGeometry, layout: Layout, granule_bytes: int, tokens: int
-) -> None:
-    occupied = (o for group in group_layouts(geometry, layout) for o in bytes_of(group, range(tokens)))
-    assert Shape.of(geometry, layout, granule_bytes).live_bytes(tokens) == sum(len(o) for o in occupied)
-
-
 @given(SHAPES, st.data())
 def test_tokens_in_is_the_most_tokens_that_need_no_further_window(shape: Shape, data: st.DataObject) -> None:
-    windows = tuple(data.draw(st.integers(0, 8)) for _ in shape.groups)
+    most = [8 if group.keeps is Keeps.EVERY else group.windows for group in shape.groups]
+    windows = tuple(data.draw(st.integers(0, count)) for count in most)
     tokens = shape.tokens_in(windows)
     assert all(need <= have for need, have in zip(shape.windows(tokens), windows, strict=True))
-    assert any(need > have for need, have in zip(shape.windows(tokens + 1), windows, strict=True))
+    assert tokens == sys.maxsize or any(n > h for n, h in zip(shape.windows(tokens + 1), windows, strict=True))
 
 
 @given(SHAPES, TOKENS, TOKENS)
@@ -93,24 +89,45 @@ def test_nothing_is_missing_between_a_length_and_itself_or_less(shape: Shape, to
     assert list(shape.runs(shape.windows(tokens), shape.windows(0))) == []
 
 
-@given(SHAPES, st.integers(1, 20))
-def test_the_windows_of_a_range_fill_it_without_gap_or_overlap(shape: Shape, max_tokens: int) -> None:
-    whole = RangeMap(shape, max_tokens)
-    places = [
-        whole.run_offset_bytes(WindowRun(run.group, run.fragment, window, 1))
-        for run in shape.runs(shape.windows(0), shape.windows(max_tokens))
+def addresses(whole: RangeMap, run: WindowRun) -> list[int]:
+    """Where the run's windows lie in the range, each as often as it is mapped."""
+    first, granule_bytes = whole.run_offset_bytes(run), whole.shape.granule_bytes
+    return [
+        first + copy * whole.ring_bytes(run.group) + window * granule_bytes
+        for copy in range(whole.copies(run.group))
         for window in range(run.count)
     ]
+
+
+def runs_of(whole: RangeMap) -> list[WindowRun]:
+    """All that can ever be mapped."""
+    shape = whole.shape
+    return list(shape.runs(shape.windows(0), shape.with_snapshots(shape.windows(whole.max_tokens))))
+
+
+@given(SHAPES, st.integers(1, 40))
+def test_the_windows_of_a_range_fill_it_without_gap_or_overlap(shape: Shape, max_tokens: int) -> None:
+    whole = RangeMap(shape, max_tokens)
+    places = [address for run in runs_of(whole) for address in addresses(whole, run)]
     assert sorted(places) == list(range(0, whole.size_bytes, shape.granule_bytes))
 
 
-@given(SHAPES, st.integers(1, 20), st.data())
-def test_a_runs_windows_are_adjacent_from_its_offset(shape: Shape, max_tokens: int, data: st.DataObject) -> None:
+@given(SHAPES, st.integers(1, 40), st.data())
+def test_a_runs_windows_lie_in_its_fragment_from_its_offset_on(
+    shape: Shape, max_tokens: int, data: st.DataObject
+) -> None:
     whole = RangeMap(shape, max_tokens)
-    run = data.draw(st.sampled_from(list(shape.runs(shape.windows(0), shape.windows(max_tokens)))))
+    run = data.draw(st.sampled_from(runs_of(whole)))
     start = whole.run_offset_bytes(run)
     assert start == whole.fragment_offset_bytes(run.group, run.fragment)
-    assert start + run.count * shape.granule_bytes <= start + whole.fragment_pitch_bytes(run.group)
+    assert max(addresses(whole, run)) + shape.granule_bytes == start + whole.fragment_pitch_bytes(run.group)
+    assert run.count == whole.most_windows(run.group)
+
+
+@given(SHAPES, st.integers(1, 40))
+def test_a_range_for_more_tokens_is_never_smaller(shape: Shape, max_tokens: int) -> None:
+    assert RangeMap(shape, max_tokens).size_bytes <= RangeMap(shape, max_tokens + 1).size_bytes
+    assert RangeMap(shape, max_tokens).most_bytes == shape.committed_bytes(max_tokens)
 
 
 @pytest.mark.parametrize(
@@ -166,3 +183,10 @@ def test_a_shape_without_groups_or_granule_is_refused() -> None:
 def test_a_range_for_no_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 token"):
         RangeMap(Shape((GroupShape(1, 1),), 16), 0)
+
+
+@given(SHAPES, st.integers(1, 40))
+def test_a_range_survives_pickling_and_is_equal_to_its_like(shape: Shape, max_tokens: int) -> None:
+    whole = RangeMap(shape, max_tokens)
+    assert pickle.loads(pickle.dumps(whole)) == whole == RangeMap(shape, max_tokens)
+    assert hash(whole) == hash(RangeMap(shape, max_tokens))

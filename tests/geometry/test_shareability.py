@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcluster.geometry.layout import GroupLayout, Layout, group_layouts
 from kvcluster.geometry.model import KvGeometry, LayerGroup
-from kvcluster.geometry.shareability import evaluate_shareability
+from kvcluster.geometry.residency import Shape
+from kvcluster.geometry.shareability import (
+    Backing,
+    Refusal,
+    evaluate_shareability,
+    no_boundary_reason,
+    shareability_of,
+)
 from kvcluster.units import KIB, MIB
 from tests.geometry.brute_force import GRANULES, LAYOUTS, bytes_of, geometries, granules_filled, granules_touched
 
@@ -55,8 +64,8 @@ def test_a_refusal_has_a_whole_sentence_and_a_shareable_prefix_has_none(
 ) -> None:
     found = evaluate_shareability(geometry, layout, prefix_tokens, granule_bytes)
     assert found.shareable == (found.fragment_bytes >= granule_bytes)
-    assert found.shareable == (found.refusal_reason is None)
-    assert found.shareable or str(found.refusal_reason).endswith("(fragment_bytes < granule).")
+    assert found.shareable == (found.refusal_reason is None) == (found.refusal is None)
+    assert found.shareable or str(found.refusal_reason).endswith(" tokens on one does.")
 
 
 @given(geometries(windows=True), LAYOUTS, PREFIX_TOKENS, GRANULES)
@@ -91,8 +100,50 @@ def test_forty_eight_layers_share_from_one_token_more_than_the_last_refused_leng
 def test_the_refusal_names_the_tokens_and_both_sizes() -> None:
     reason = evaluate_shareability(LARGE, Layout.TOKEN_MAJOR, 10, 2 * MIB).refusal_reason
     assert reason == (
-        "The prefix cannot be shared: its 10 tokens fill 1.9 MiB of a fragment and one granule is 2.0 MiB, "
-        "so no whole granule lies inside the prefix (fragment_bytes < granule)."
+        "The prefix cannot be shared: its 10 tokens fill 1,966,080 bytes of a fragment and one granule is 2,097,152 "
+        "bytes, so no whole granule lies inside the prefix (fragment_bytes < granule); from 11 tokens on one does."
+    )
+
+
+@given(geometries(), LAYOUTS, PREFIX_TOKENS, GRANULES)
+def test_a_prefix_that_is_too_short_names_the_shortest_that_is_not(
+    geometry: KvGeometry, layout: Layout, prefix_tokens: int, granule_bytes: int
+) -> None:
+    found = evaluate_shareability(geometry, layout, prefix_tokens, granule_bytes)
+    if found.refusal_reason:
+        [named] = re.findall(r"from ([\d,]+) tokens on", found.refusal_reason)
+        enough = int(named.replace(",", ""))
+        assert prefix_tokens < enough
+        assert evaluate_shareability(geometry, layout, enough, granule_bytes).shareable
+        assert not evaluate_shareability(geometry, layout, enough - 1, granule_bytes).shareable
+
+
+@given(geometries(windows=True), LAYOUTS, PREFIX_TOKENS, GRANULES)
+def test_plain_memory_is_refused_for_that_reason_whatever_the_arithmetic_says(
+    geometry: KvGeometry, layout: Layout, prefix_tokens: int, granule_bytes: int
+) -> None:
+    found = evaluate_shareability(geometry, layout, prefix_tokens, granule_bytes, backing=Backing.PLAIN)
+    assert (found.shareable, found.refusal) == (False, Refusal.NOT_VMM_BACKED)
+    assert (found.multi_map_ops, found.reusable_tokens) == (0, 0)
+    assert str(found.refusal_reason).endswith("(not VMM-backed).")
+    assert "kvcluster.open_device" in str(found.refusal_reason)
+
+
+@given(geometries(windows=True), LAYOUTS, PREFIX_TOKENS, GRANULES)
+def test_a_device_that_knows_the_shape_alone_comes_to_the_same_answer(
+    geometry: KvGeometry, layout: Layout, prefix_tokens: int, granule_bytes: int
+) -> None:
+    for chunk_tokens in (1, 256):
+        shape = Shape.of(geometry, layout, granule_bytes, chunk_tokens=chunk_tokens)
+        found = evaluate_shareability(geometry, layout, prefix_tokens, granule_bytes)
+        assert shareability_of(shape, prefix_tokens) == found
+
+
+def test_a_join_inside_the_boundary_is_refused_with_both_lengths() -> None:
+    assert no_boundary_reason(900, 1_020) == (
+        "The prefix cannot be shared by a prompt that is equal for 900 tokens: its sliding windows can be taken over "
+        "only after its first 1,020 tokens, where a snapshot of them was made, and one token more must be equal; "
+        "publish a boundary further to the front."
     )
 
 
@@ -122,10 +173,11 @@ def test_a_model_with_rings_only_is_refused_for_that_reason() -> None:
         KvGeometry((LayerGroup((0, 1), 1, 64, window_tokens=512),), 2), Layout.TOKEN_MAJOR, 4_096, 4 * KIB
     )
     assert (found.fragments, found.fragment_bytes, found.multi_map_ops) == (0, 0, 0)
+    assert found.refusal is Refusal.SLIDING_ONLY
     assert "sliding window only" in str(found.refusal_reason)
 
 
 @pytest.mark.parametrize(("prefix_tokens", "granule_bytes"), [(0, 4096), (-1, 4096), (1, 0)])
 def test_an_empty_prefix_or_granule_is_wrong_use(prefix_tokens: int, granule_bytes: int) -> None:
-    with pytest.raises(ValueError, match="at least 1 token"):
+    with pytest.raises(ValueError, match=r"at least 1 (token|group and a granule)"):
         evaluate_shareability(LARGE, Layout.TOKEN_MAJOR, prefix_tokens, granule_bytes)

@@ -77,6 +77,15 @@ def test_a_stride_that_does_not_divide_the_granule_leaves_no_gap() -> None:
     assert together.flatten().tolist() == list(range(9 * 6))
 
 
+@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 9)])
+def test_views_of_tokens_outside_are_refused(start: int, stop: int) -> None:
+    geometry = KvGeometry.uniform(layers=1, kv_heads=1, head_dim=2, element_bytes=4)
+    range_map = RangeMap(Shape.of(geometry, Layout.SEQ_MAJOR, GRANULE_BYTES), 8)
+    views = views_of(numbered(range_map), range_map, geometry, Layout.SEQ_MAJOR, 8)
+    with pytest.raises(ValueError, match="do not lie in 8"):
+        views.narrowed(start, stop)
+
+
 def test_narrowed_views_share_the_memory() -> None:
     geometry = KvGeometry.uniform(layers=2, kv_heads=1, head_dim=2, element_bytes=4)
     range_map = RangeMap(Shape.of(geometry, Layout.SEQ_MAJOR, GRANULE_BYTES), 8)
