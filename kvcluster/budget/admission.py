@@ -5,8 +5,10 @@ growth of every running request and beside what older requests were refused, so 
 an old one. A running request's growth needs no such room: refused, its actor preempts younger requests of its own,
 and only the oldest on the device may wait while it holds memory. So the oldest always progresses.
 
-A waiter that wants more than what can come free (`reachable_bytes`: the capacity without the quarantine) has no claim
-on anybody: it cannot be served before a process dies, which nobody can hurry.
+The same holds within a tenant's quota. What a tenant's requests claim of the device is at most what its quota leaves:
+beyond it they are served by what the tenant itself gives back. A waiter that wants more than what can come free (the
+capacity, or its quota, without the quarantine) has no claim on anybody: it cannot be served before a process dies,
+which nobody can hurry.
 
 Arithmetic only: what a refusal leads to is decided by the request actors (`services.request`).
 """
@@ -14,27 +16,44 @@ Arithmetic only: what a refusal leads to is decided by the request actors (`serv
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
+from dataclasses import dataclass
+
+from kvcluster.budget.ledger import Account, Ledger
+from kvcluster.budget.quotas import Quotas
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """What must stay free beside a grant: on the device, and of the tenant's quota."""
+
+    device_bytes: int = 0
+    tenant_bytes: int = 0
 
 
 class Admission:
     """The open requests of one device, by arrival."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger, quotas: Quotas) -> None:
+        self._ledger = ledger
+        self._quotas = quotas
         self._last = 0
         self._by_age: list[int] = []
+        self._tenants: dict[int, str] = {}
         self._growth: dict[int, int] = {}
-        self._growth_bytes = 0
+        self._growth_of: Counter[str] = Counter()
         self._refused: dict[int, int] = {}
 
-    def arrive(self) -> int:
+    def arrive(self, tenant: str = "") -> int:
         """The next arrival number; its request is open from now on."""
         self._last += 1
-        self._by_age.append(self._last)
+        self.come_back(self._last, tenant)
         return self._last
 
-    def come_back(self, arrival: int) -> None:
+    def come_back(self, arrival: int, tenant: str = "") -> None:
         """A request that left is here again, in its old place."""
         insort(self._by_age, arrival)
+        self._tenants[arrival] = tenant
 
     def leave(self, arrival: int) -> None:
         """The request is closed."""
@@ -43,20 +62,30 @@ class Admission:
             del self._by_age[place]
         self.stopped(arrival)
         self.satisfied(arrival)
+        self._tenants.pop(arrival, None)
 
-    def oldest(self, *, reachable_bytes: int) -> int | None:
+    def oldest(self) -> int | None:
         """The lowest arrival number among open requests that run, or may yet get what they wait for."""
-        return next((arrival for arrival in self._by_age if self._refused.get(arrival, 0) <= reachable_bytes), None)
+        return next((arrival for arrival in self._by_age if self._is_within_reach(arrival)), None)
 
     def runs(self, arrival: int, growth_bytes: int) -> None:
         """The request holds memory; one growth of it takes `growth_bytes`."""
         self.stopped(arrival)
         self._growth[arrival] = growth_bytes
-        self._growth_bytes += growth_bytes
+        self._growth_of[self._tenants[arrival]] += growth_bytes
 
     def stopped(self, arrival: int) -> None:
         """The request holds no memory any more."""
-        self._growth_bytes -= self._growth.pop(arrival, 0)
+        if arrival in self._growth:
+            tenant = self._tenants[arrival]
+            self._growth_of[tenant] -= self._growth.pop(arrival)
+            if not self._growth_of[tenant]:
+                del self._growth_of[tenant]
+
+    @property
+    def running(self) -> int:
+        """How many requests hold memory."""
+        return len(self._growth)
 
     def is_running(self, arrival: int) -> bool:
         return arrival in self._growth
@@ -69,9 +98,25 @@ class Admission:
         """The request no longer waits for memory."""
         self._refused.pop(arrival, None)
 
-    def headroom_bytes(self, arrival: int, *, reachable_bytes: int) -> int:
-        """What must stay free beside a grant to this request: 0 for one that runs, or alone on the device."""
+    def headroom(self, arrival: int) -> Headroom:
+        """What must stay free beside a grant to this request: nothing for one that runs, or alone on the device."""
         if self.is_running(arrival):
-            return 0
-        older = (wish for other, wish in self._refused.items() if other < arrival and wish <= reachable_bytes)
-        return self._growth_bytes + sum(older)
+            return Headroom()
+        claims = Counter(self._growth_of)
+        for other, wish_bytes in self._refused.items():
+            if other < arrival and self._is_within_reach(other):
+                claims[self._tenants[other]] += wish_bytes
+        on_device = sum(min(claim, self._left_of(tenant, claim)) for tenant, claim in claims.items())
+        return Headroom(on_device, claims[self._tenants[arrival]])
+
+    def _is_within_reach(self, arrival: int) -> bool:
+        """Whether what it was refused can come free without a process's end."""
+        wish_bytes, tenant = self._refused.get(arrival, 0), self._tenants[arrival]
+        quota = self._quotas.of(tenant)
+        own = wish_bytes if quota is None else quota - self._ledger.balance(Account.quarantine(tenant))
+        return wish_bytes <= min(own, self._ledger.capacity_bytes - self._ledger.total("quarantine"))
+
+    def _left_of(self, tenant: str, claim_bytes: int) -> int:
+        """Of a claim, what the tenant's quota leaves; its own retained bytes lower what it needs as much as that."""
+        quota = self._quotas.of(tenant)
+        return claim_bytes if quota is None else max(0, quota - self._ledger.used_by(tenant))

@@ -1,131 +1,294 @@
 """Handles between two uses, and where new ones come from.
 
 Creating costs far more than mapping (page allocation; on CUDA a driver call of tens of microseconds), so handles
-that come back are kept, newest first, up to a bound. Taking is all or nothing: when the third create fails, the
-earlier two are released newest first and the pooled ones are back in the pool.
+that come back are kept, newest first, up to a bound, and some are created ahead. Taking is all or nothing: when the
+third create fails, the earlier two are released newest first and the pooled ones are back in the pool.
 
-Physically: created = pooled + out + quarantined. A handle that the driver would not release is quarantined here and
-reported once by `drain_lost`, for the ledger to charge.
+No tenant reads what another wrote. What no other process ever had is scrubbed between two tenants. What another
+process had is destroyed instead: it may have kept its mapping, and would go on reading and writing. The content of
+new memory is undefined, so once a second tenant was here new handles are scrubbed too.
+
+Physically: created = pooled + out + shared + quarantined, never more than the capacity: pooled handles make room, the
+oldest first. One that the driver would not release is quarantined and reported once by `drain_lost`, for the ledger
+to charge (`memory.living`). Called under the device's lock, by whoever commits and by whoever fills, so neither waits
+for the other in here.
 Source: "Virtual Memory for KV Cache", "an important implementation detail: commit is a transaction".
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import chain
 
+from kvcluster.driver.gate import is_of_a_capture
 from kvcluster.driver.protocol import Driver
-from kvcluster.errors import DriverError, Quarantined, Residue
+from kvcluster.errors import DriverError, InvariantBroken, LimitReached, Quarantined, Residue
 from kvcluster.ids import HandleId
-from kvcluster.memory.handle import Handle, HandleState
+from kvcluster.memory.handle import Handle, HandleState, bytes_of
+from kvcluster.memory.living import Living
+from kvcluster.memory.stock import Stock
 from kvcluster.transaction import Transaction
+
+NONE_KNOWN: frozenset[HandleId] = frozenset()
 
 
 class HandlePool:
-    """Handles of `handle_bytes` each; at most `limit_bytes` of them stay pooled."""
+    """Handles of one granule or of `bulk_bytes`; at most `limit_bytes` of them stay pooled."""
 
-    def __init__(self, driver: Driver, *, handle_bytes: int, limit_bytes: int) -> None:
+    def __init__(
+        self, driver: Driver, *, granule_bytes: int, bulk_bytes: int, capacity_bytes: int, limit_bytes: int
+    ) -> None:
         self._driver = driver
-        self.handle_bytes = handle_bytes
-        self._limit = limit_bytes // handle_bytes
-        self._pooled: deque[Handle] = deque()  # oldest first
-        self._counts: Counter[HandleState] = Counter()
-        self._numbers: list[HandleId] = []
-        self._highest = 0
-        self._lost_bytes = 0
+        self.granule_bytes = granule_bytes
+        self.bulk_bytes = bulk_bytes
+        self.capacity_bytes = capacity_bytes
+        self.limit_bytes = limit_bytes
+        self.created_ahead = 0  # handles that `fill` made
+        self._stock = Stock()
+        self._living = Living(driver)
+        self._tenant: str | None = None  # the only one that was here so far
+        self._is_mixed = False  # there was another
 
-    def take(self, count: int) -> list[Handle]:
-        """`count` handles, now OUT: pooled ones, newest first, and new ones for the rest.
+    # --- lending --------------------------------------------------------------------------------------------------
+
+    def take(self, sizes: Sequence[int], *, tenant: str, known: AbstractSet[HandleId] = NONE_KNOWN) -> list[Handle]:
+        """One handle for each size, in this order, OUT and the tenant's: pooled ones, and new ones for the rest.
+
+        Those in `known` (a client's imports) come first, then the tenant's own (newest first, what another process had
+        before the rest), then those of nobody, then other tenants', scrubbed. One that cannot be scrubbed is
+        destroyed, and another is taken.
 
         Raises:
-            DriverError, LimitReached: a create failed and everything was undone. Nothing changed.
-            Quarantined: a create failed, and so did the release of an earlier one: that one is quarantined.
+            ValueError: a size that is neither. Nothing changed.
+            DriverError, LimitReached: a call failed and everything was undone. Nobody has more or less than before;
+                pooled handles that were to make room are gone, and `drain_lost` has those that would not go.
+            Quarantined: a call failed, and so did the release of a new handle, or the undo of its scrubbing: that one
+                is quarantined.
+            InvariantBroken: there is no room for it: more was granted than there is.
         """
-        reused = min(count, len(self._pooled))
-        created = self._create(count - reused)
-        taken = [self._pooled.pop() for _ in range(reused)] + created
-        self._move(taken, HandleState.OUT)
-        return taken
+        wanted = Counter(sizes)
+        if not wanted.keys() <= {self.granule_bytes, self.bulk_bytes}:
+            raise ValueError(f"handles are of {self.granule_bytes} or {self.bulk_bytes} bytes, not {sorted(wanted)}")
+        self._meet(tenant)
+        found = {size: self._stock.take(size, tenant, count, known) for size, count in wanted.items()}
+        made: list[Handle] = []
+        with Transaction() as txn:
+            txn.doing("handles out of the pool", 0, undo=lambda _: self._restock(found))
+            txn.doing("handles made", 0, undo=lambda _: self._unmake(made))
+            for size, count in wanted.items():
+                self._scrub_some(size, count - len(found[size]), tenant, found[size])
+                self._make_some(size, count - len(found[size]), made)
+            txn.keep()
+        return self._lent(sizes, found, made, tenant)
 
     def give_back(self, handles: Sequence[Handle]) -> None:
-        """Handles that nobody maps any more: pooled as far as the bound allows, else released. Never raises."""
-        self._move(handles, HandleState.POOLED)
-        self._pooled += handles
-        self.trim(self._limit * self.handle_bytes)
+        """Handles that nobody maps any more: pooled as far as the bound allows, else released. Never raises.
 
-    def trim(self, limit_bytes: int) -> None:
-        """Release pooled handles, oldest first, until at most `limit_bytes` are pooled. Never raises."""
-        while len(self._pooled) > limit_bytes // self.handle_bytes:
-            self._destroy([self._pooled[0]])
-            self._pooled.popleft()  # only now: it is on the list for as long as it is pooled
+        What is sealed can hold nothing new and is released.
+        """
+        usable = [handle for handle in handles if not handle.is_sealed]
+        if len(usable) < len(handles):
+            self.destroy([handle for handle in handles if handle.is_sealed])
+        self._living.move(usable, HandleState.POOLED)
+        self._stock.add(usable)
+        self.trim(self.limit_bytes)
+
+    def share(self, handles: Sequence[Handle]) -> None:
+        """Sealed handles that were out: a prefix has them now."""
+        self._living.move(handles, HandleState.SHARED)
 
     def quarantine(self, handles: Sequence[Handle]) -> None:
         """Handles that may still be mapped. Their bytes are the ledger's business."""
-        self._move(handles, HandleState.QUARANTINED)
+        self._living.move(handles, HandleState.QUARANTINED)
 
-    def drain_lost(self) -> int:
-        """Bytes of handles that could not be released since the last call. They are quarantined for good."""
-        lost_bytes, self._lost_bytes = self._lost_bytes, 0
-        return lost_bytes
+    def destroy(self, handles: Sequence[Handle]) -> None:
+        """Release handles to the driver that nobody maps any more and that are not pooled. Never raises.
+
+        During a capture they are pooled, and due: released when next something is trimmed or makes room.
+        """
+        for handle in handles:
+            self._part_with(handle)
+
+    # --- what is pooled -------------------------------------------------------------------------------------------
+
+    def trim(self, limit_bytes: int) -> None:
+        """Release pooled handles, oldest first, until at most `limit_bytes` are pooled. Never raises."""
+        while (oldest := self._stock.oldest()) and (self._stock.size_bytes > limit_bytes or oldest.is_due):
+            if not self._discard(oldest):
+                return
+
+    def fill(self, target_bytes: int, *, most: int = 4) -> bool:
+        """Create at most `most` single granules ahead; True while there is more to do.
+
+        Until `target_bytes` are pooled (the caller's word: no more than is free and granted), within the pool's bound
+        and the capacity. Nothing that exists makes room. A create that fails ends it for this time: whoever needs
+        the memory meets the error itself. Never raises.
+        """
+        for _ in range(most):
+            if not self._may_fill(target_bytes) or not self._create_ahead():
+                return False
+        return self._may_fill(target_bytes)
+
+    def resize(self, capacity_bytes: int) -> None:
+        """Another capacity; pooled handles beyond it are released, the oldest first. Never raises.
+
+        Those that would not go stay beyond it: the caller, who charges them, raises the capacity to what is claimed.
+        """
+        self.capacity_bytes = capacity_bytes
+        while self.created_bytes > capacity_bytes and (oldest := self._stock.oldest()):
+            if not self._discard(oldest):
+                return
+
+    # --- figures --------------------------------------------------------------------------------------------------
+
+    def drain_lost(self) -> dict[str, int]:
+        """Bytes, by tenant, that could not be released since the last call. They are quarantined for good."""
+        return self._living.drain_lost()
+
+    def drain_forgotten(self) -> list[HandleId]:
+        """Handles destroyed since the last call that other processes may have imported, and should forget."""
+        return self._living.drain_forgotten()
 
     def bytes_in(self, state: HandleState) -> int:
         """Bytes of all handles in `state`."""
-        return self._counts[state] * self.handle_bytes
+        return self._living.bytes_in(state)
+
+    def counted_bytes(self, state: HandleState) -> int:
+        """The same, one by one: equals `bytes_in`."""
+        return self._living.counted_bytes(state)
 
     @property
     def pooled_bytes(self) -> int:
         """Bytes of the handles that `take` finds, one by one: equals `bytes_in(POOLED)`."""
-        return sum(handle.size_bytes for handle in self._pooled if handle.state is HandleState.POOLED)
+        return sum(handle.size_bytes for handle in self._stock if handle.state is HandleState.POOLED)
 
     @property
     def created_bytes(self) -> int:
         """Bytes created and not released: what the driver should say that it holds."""
-        return sum(self._counts.values()) * self.handle_bytes
+        return self._living.size_bytes
 
-    def _create(self, count: int) -> list[Handle]:
-        made: list[Handle] = []
-        with Transaction() as txn:
-            txn.doing(f"create {count} handles", count * self.handle_bytes, undo=lambda _: self._unmake(made))
-            for _ in range(count):
-                handle = Handle(self._next_identity(), self._driver.create(self.handle_bytes))
-                self._counts[handle.state] += 1
-                made.append(handle)
-            txn.keep()
-        return made
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    def _meet(self, tenant: str) -> None:
+        self._is_mixed = self._is_mixed or self._tenant not in (None, tenant)
+        self._tenant = tenant
+
+    def _restock(self, found: Mapping[int, Sequence[Handle]]) -> None:
+        """Back in the pool, in the order of before; the scrubbed ones among them are nobody's now."""
+        self._stock.add(reversed(list(chain.from_iterable(found.values()))))
+
+    def _scrub_some(self, size_bytes: int, count: int, tenant: str, found: list[Handle]) -> None:
+        """Put at most `count` pooled handles of other tenants into `found`, emptied of what they wrote."""
+        while count > 0 and (handle := self._stock.private_of_others(size_bytes, tenant)):
+            try:
+                self._driver.scrub(handle.physical)
+            except DriverError:
+                if not self._discard(handle):
+                    raise
+            except Quarantined as failure:
+                self._living.lose(handle, failure)
+                self._stock.remove(handle)
+            else:
+                self._stock.remove(handle)
+                handle.tenant = None
+                found.append(handle)
+                count -= 1
+
+    def _make_some(self, size_bytes: int, count: int, made: list[Handle]) -> None:
+        for _ in range(count):
+            self._make_room(size_bytes)
+            made.append(self._living.create(size_bytes, self._tenant))
+            self._clean(made[-1])
+
+    def _make_room(self, size_bytes: int) -> None:
+        """Release pooled handles until a create of `size_bytes` does not pass the capacity.
+
+        Raises:
+            DriverError, Quarantined: something would not go, in this act, and there is no room beside it.
+            InvariantBroken: more was promised than there is.
+        """
+        while self.created_bytes + size_bytes > self.capacity_bytes:
+            oldest = self._stock.oldest()
+            if oldest is None or not self._discard(oldest):
+                sentence = f"no room for {size_bytes} bytes beside {self.created_bytes} of {self.capacity_bytes}"
+                raise self._living.failure or InvariantBroken(sentence=sentence)
+
+    def _clean(self, handle: Handle) -> None:
+        """New memory may hold what was in a destroyed handle: nothing to hide where there is one tenant.
+
+        Raises:
+            DriverError: it could not be scrubbed; it is as it was.
+            Quarantined: and it is still mapped by the driver: lost.
+        """
+        if self._is_mixed:
+            try:
+                self._driver.scrub(handle.physical)
+            except Quarantined as failure:
+                self._living.lose(handle, failure)
+                raise
+            handle.tenant = None
+
+    def _create_ahead(self) -> bool:
+        try:
+            handle = self._living.create(self.granule_bytes, self._tenant)
+        except (DriverError, LimitReached):
+            return False
+        try:
+            self._clean(handle)
+        except DriverError:
+            self._part_with(handle)
+            return False
+        except Quarantined:
+            return False
+        self._stock.add([handle])
+        self.created_ahead += 1
+        return True
+
+    def _may_fill(self, target_bytes: int) -> bool:
+        room_bytes = min(target_bytes, self.limit_bytes) - self._stock.size_bytes
+        return self.granule_bytes <= min(room_bytes, self.capacity_bytes - self.created_bytes)
 
     def _unmake(self, made: list[Handle]) -> None:
-        lost = self._destroy(made[::-1])
-        if lost:
-            size_bytes = len(lost) * self.handle_bytes
-            raise Quarantined(residue=(Residue(f"{len(lost)} handles ({lost[0]})", size_bytes),)) from lost[0]
+        left = [handle for handle in reversed(made) if handle.state is HandleState.POOLED]  # but for what is lost
+        failures = [failure for handle in left if (failure := self._part_with(handle))]
+        if failures:
+            size_bytes = bytes_of(handle for handle in made if handle.state is HandleState.QUARANTINED)
+            what = f"{len(failures)} handles ({failures[0]})"
+            raise Quarantined(residue=(Residue(what, size_bytes),)) from failures[0]
 
-    def _destroy(self, handles: Sequence[Handle]) -> list[DriverError]:
-        """Release each; one failure for each that could not be."""
-        failures: list[DriverError] = []
-        for handle in handles:
-            try:
-                self._driver.release(handle.physical)
-            except DriverError as failure:
-                self._move([handle], HandleState.QUARANTINED)
-                self._lost_bytes += handle.size_bytes
-                failures.append(failure)
-            else:
-                self._move([handle], HandleState.GONE)
-                self._numbers.append(handle.identity)
-        return failures
+    def _discard(self, handle: Handle) -> bool:
+        """Destroy a pooled one; False where a capture is in the way, and it stays.
 
-    def _next_identity(self) -> HandleId:
-        if self._numbers:
-            last = self._numbers.pop()
-            return HandleId(last.number, last.generation + 1)
-        self._highest += 1
-        return HandleId(self._highest, 0)
+        It is on the list for as long as it is pooled: whatever breaks off, the books sum.
+        """
+        self._living.release(handle)
+        if handle.state is HandleState.POOLED:
+            return False
+        self._stock.remove(handle)
+        return True
 
-    def _move(self, handles: Sequence[Handle], to: HandleState) -> None:
-        for handle in handles:
-            self._counts[handle.state] -= 1
-            handle.move(to)
-            if to is not HandleState.GONE:
-                self._counts[to] += 1
-            if to is HandleState.OUT:
-                handle.identity = HandleId(handle.identity.number, handle.identity.generation + 1)
+    def _part_with(self, handle: Handle) -> DriverError | None:
+        """Destroy one that is not on the list; where a capture is in the way it is put there, as due."""
+        failure = self._living.release(handle)
+        if not is_of_a_capture(failure):
+            return failure
+        if handle.state is not HandleState.POOLED:
+            self._living.move([handle], HandleState.POOLED)
+        handle.is_due = True
+        self._stock.add([handle])
+        return None
+
+    def _lent(
+        self, sizes: Sequence[int], found: Mapping[int, Sequence[Handle]], made: Sequence[Handle], tenant: str
+    ) -> list[Handle]:
+        """The handles, the tenant's now, in the order of the sizes: of each size those that were found come first."""
+        at_hand = {
+            size: chain(rows, [handle for handle in made if handle.size_bytes == size]) for size, rows in found.items()
+        }
+        lent = [next(at_hand[size]) for size in sizes]
+        for handle in lent:
+            handle.tenant = tenant
+        self._living.move(lent, HandleState.OUT)
+        return lent

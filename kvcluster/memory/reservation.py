@@ -2,110 +2,151 @@
 
 The device knows a request as a shape (fragments and strides) and a most number of tokens; where its addresses lie
 is the client's business. Planning is pure: `missing` names the windows that so many tokens need and that are not
-there. Bytes are charged elsewhere (budget/); handles come from the pool.
+there. A window is its own (paid by this request), or shared (below the end of a prefix that it uses, and nobody's
+bill but the prefix's). Bytes are charged elsewhere (budget/); handles come from the pool, and one may cover several
+adjacent windows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import Enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from kvcluster.errors import NotAllowed
-from kvcluster.geometry.residency import RangeMap
-from kvcluster.geometry.windows import Window, runs_of, windows_of
+from kvcluster.geometry.residency import Keeps, RangeMap
+from kvcluster.geometry.windows import Window, runs_of
 from kvcluster.ids import RequestId, WindowRun
 from kvcluster.memory.handle import Handle
-from kvcluster.states import moved
+from kvcluster.memory.handle_sizes import HandleSizes
+from kvcluster.memory.own_windows import OwnWindows
+from kvcluster.memory.shared_prefix import SharedPrefix
+from kvcluster.states import State, moved
 
 
-class ReservationState(Enum):
+class ReservationState(State):
     RESERVED = "reserved"  # an address, no bytes
-    COMMITTED = "committed"  # some windows have memory
+    COMMITTED = "committed"  # some windows have memory, all its own
+    SHARED = "shared"  # some windows are a prefix's
     QUARANTINED = "quarantined"  # some windows could not be taken back: no more commits
     CLOSED = "closed"
 
 
+_OPEN = frozenset({ReservationState.RESERVED, ReservationState.COMMITTED, ReservationState.SHARED})
+_ENDS = frozenset({ReservationState.QUARANTINED, ReservationState.CLOSED})
 RESERVATION_MOVES: dict[ReservationState, frozenset[ReservationState]] = {
-    ReservationState.RESERVED: frozenset(
-        {ReservationState.COMMITTED, ReservationState.QUARANTINED, ReservationState.CLOSED}
-    ),
-    ReservationState.COMMITTED: frozenset(
-        {ReservationState.RESERVED, ReservationState.QUARANTINED, ReservationState.CLOSED}
-    ),
+    **{state: (_OPEN - {state}) | _ENDS for state in _OPEN},
     ReservationState.QUARANTINED: frozenset({ReservationState.CLOSED}),
     ReservationState.CLOSED: frozenset(),
 }
 
 
-class Reservation:
-    """One request's windows. `arrival` is its place in the device's queue."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a request was opened: for whom, with handles of which sizes, and its place in the device's queue."""
 
-    def __init__(self, request: RequestId, range_map: RangeMap, arrival: int) -> None:
+    sizes: HandleSizes
+    arrival: int
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A prefix that a request uses, and how many of its windows."""
+
+    prefix: SharedPrefix
+    windows: tuple[int, ...]
+
+
+class Reservation:
+    """One request's windows: its `own`, and those that it `uses` of prefixes, newest last. `writing` is the prefix that
+    it is about to seal."""
+
+    def __init__(self, request: RequestId, range_map: RangeMap, terms: Terms) -> None:
         self.request = request
         self.range_map = range_map
-        self.arrival = arrival
+        self.arrival = terms.arrival
+        self.tenant = terms.tenant
+        self.sizes = terms.sizes
         self.state = ReservationState.RESERVED
-        self._handles: dict[Window, Handle] = {}
-        self._filled = {(g, f): 0 for g, group in enumerate(range_map.shape.groups) for f in range(group.fragments)}
+        self.uses: tuple[Use, ...] = ()
+        self.writing: SharedPrefix | None = None
+        self.own = OwnWindows(request, range_map.shape)
+        self._filled = dict.fromkeys(self.own.places(), 0)  # up to where they are there, shared ones included
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the windows that have memory."""
-        return len(self._handles) * self.range_map.shape.granule_bytes
+        """Bytes of the windows that are its own."""
+        return self.own.count * self.range_map.shape.granule_bytes
+
+    @property
+    def freed_bytes(self) -> int:
+        """What its end would free: its own windows, and prefixes that nobody else uses."""
+        newest = self.writing or (self.uses[-1].prefix if self.uses else None)
+        prefixes = newest.only_for(self.request) if newest else ()
+        return self.held_bytes + sum(prefix.size_bytes for prefix in prefixes)
 
     @property
     def reserved_bytes(self) -> int:
         """Address for the most tokens; no memory."""
         return self.range_map.size_bytes
 
+    @property
+    def shared(self) -> tuple[int, ...]:
+        """Windows of each fragment that are a prefix's."""
+        return self.uses[-1].windows if self.uses else (0,) * len(self.range_map.shape.groups)
+
     def growth_bytes(self, tokens: int) -> int:
         """The most that `tokens` more tokens can take: nothing where no more can be committed."""
         if self.state is ReservationState.QUARANTINED:
             return 0
-        return min(self.range_map.shape.committed_bytes(tokens), self.reserved_bytes - self.held_bytes)
+        shape = self.range_map.shape
+        left = self.range_map.most_bytes - self.held_bytes - shape.granule_bytes * shape.window_count(self._below())
+        return max(0, min(shape.committed_bytes(tokens), left))
 
-    def missing(self, tokens: int) -> tuple[WindowRun, ...]:
-        """The windows that the first `tokens` tokens need and that have no memory, in window order.
+    def missing(self, tokens: int, *, snapshot: bool = False) -> tuple[WindowRun, ...]:
+        """The windows that the first `tokens` tokens need and that are not there, in window order.
+
+        With `snapshot`, also all windows of its snapshots that are not its own.
 
         Raises:
             NotAllowed: more tokens than were reserved, or the reservation is quarantined. Nothing changed.
         """
         if tokens > self.range_map.max_tokens:
             raise NotAllowed(reason=f"{tokens} tokens are more than the {self.range_map.max_tokens} reserved")
-        if self.state is ReservationState.QUARANTINED:
-            raise NotAllowed(reason=f"request {self.request} is quarantined and takes no more commits")
-        wanted = self.range_map.shape.windows(tokens)
-        return runs_of(
-            Window(group, fragment, number)
-            for (group, fragment), first in self._filled.items()
-            for number in range(first, wanted[group])
-            if (group, fragment, number) not in self._handles
-        )
+        self._check_sound()
+        shape = self.range_map.shape
+        wanted = shape.windows(tokens)
+        if snapshot:
+            wanted = shape.with_snapshots(wanted)
+        return tuple(run for place in self._filled for run in self._missing_of(*place, wanted[place[0]]))
 
     def attach(self, runs: Sequence[WindowRun], handles: Sequence[Handle]) -> None:
-        """The windows of `runs` have these handles now, one each, in window order."""
-        for window, handle in zip(windows_of(runs), handles, strict=True):
-            self._handles[window] = handle
+        """The windows of `runs` have these handles now: see `OwnWindows.attach`."""
+        self.own.attach(runs, handles)
         for run in runs:
             self._extend(run.group, run.fragment)
         self._settle()
 
     def detach(self, runs: Sequence[WindowRun]) -> list[Handle]:
-        """Take the windows of `runs` out; returns their handles in window order.
-
-        Raises:
-            NotAllowed: a window has no memory, does not exist, or is named twice. Nothing changed.
-        """
-        windows = self._held(runs)
-        handles = [self._handles.pop(window) for window in windows]
-        for group, fragment, number in windows:
-            self._filled[group, fragment] = min(self._filled[group, fragment], number)
+        """Take the windows of `runs` out; returns their handles in window order. Raises as `OwnWindows.detach`."""
+        handles, below = self.own.detach(runs), self._below()
+        for run in runs:
+            place = (run.group, run.fragment)
+            self._filled[place] = min(self._filled[place], max(run.start, below[run.group]))
         self._settle()
         return handles
 
-    def held_runs(self) -> tuple[WindowRun, ...]:
-        """Every window that has memory."""
-        return runs_of(self._handles)
+    def use(self, prefix: SharedPrefix, windows: tuple[int, ...]) -> None:
+        """The first `windows` of each fragment are the prefix's from now on."""
+        self.uses = (*self.uses, Use(prefix, windows))
+        self._refill()
+
+    def part(self) -> Use:
+        """Use the newest prefix no longer; its windows are nobody's here."""
+        *older, newest = self.uses
+        self.uses = tuple(older)
+        self._refill()
+        return newest
 
     def quarantine(self) -> None:
         """Windows of it could not be taken back: no more commits."""
@@ -115,26 +156,44 @@ class Reservation:
         """The end; what it held was detached before."""
         self._move(ReservationState.CLOSED)
 
-    def _held(self, runs: Sequence[WindowRun]) -> list[Window]:
-        named = sum(run.count for run in runs)
-        if named > len(self._handles):  # before anything of a run's length is built
-            raise NotAllowed(reason=f"request {self.request} holds {len(self._handles)} windows, not {named}")
-        windows = list(windows_of(runs))
-        unknown = [window for window in windows if window not in self._handles]
-        if unknown or len(set(windows)) != len(windows):
-            what = f"{unknown[0]}" if unknown else "a window twice"
-            raise NotAllowed(reason=f"request {self.request} does not hold {what}")
-        return windows
+    def _check_sound(self) -> None:
+        if self.state is ReservationState.QUARANTINED:
+            raise NotAllowed(reason=f"request {self.request} is quarantined and takes no more commits")
+
+    def _below(self) -> tuple[int, ...]:
+        """Where its own windows begin: a snapshot that it shares is for reading out of, and no part of it."""
+        groups = self.range_map.shape.groups
+        return tuple(0 if g.keeps is Keeps.SNAPSHOT else count for g, count in zip(groups, self.shared, strict=True))
+
+    def _missing_of(self, group: int, fragment: int, wanted: int) -> Iterator[WindowRun]:
+        filled, own = self._filled[group, fragment], self.own.numbers(group, fragment)
+        if wanted <= filled:
+            return
+        if len(own) == filled - self._below()[group]:  # nothing lies beyond a hole
+            yield WindowRun(group, fragment, filled, wanted - filled)
+        else:
+            yield from runs_of(Window(group, fragment, n) for n in range(filled, wanted) if n not in own)
 
     def _extend(self, group: int, fragment: int) -> None:
-        filled = self._filled[group, fragment]
-        while (group, fragment, filled) in self._handles:
+        filled, own = self._filled[group, fragment], self.own.numbers(group, fragment)
+        while filled in own:
             filled += 1
         self._filled[group, fragment] = filled
 
+    def _refill(self) -> None:
+        below = self._below()
+        for group, fragment in self._filled:
+            self._filled[group, fragment] = below[group]
+            self._extend(group, fragment)
+        self._settle()
+
     def _settle(self) -> None:
-        if self.state is not ReservationState.QUARANTINED:
-            self._move(ReservationState.COMMITTED if self._handles else ReservationState.RESERVED)
+        if self.state is ReservationState.QUARANTINED:
+            return
+        if self.uses:
+            self._move(ReservationState.SHARED)
+        else:
+            self._move(ReservationState.COMMITTED if self.own.count else ReservationState.RESERVED)
 
     def _move(self, to: ReservationState) -> None:
         if to is not self.state:

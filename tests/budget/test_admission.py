@@ -2,110 +2,164 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvcluster.budget.admission import Admission
+from kvcluster.budget.admission import Admission, Headroom
+from kvcluster.budget.ledger import FREE, Account, Ledger
 from kvcluster.budget.places import MOST, Places
+from kvcluster.budget.quotas import Quotas
 from kvcluster.ids import RequestId
 
 PLENTY = 10**6
 
 
+def queue(capacity_bytes: int = PLENTY, **quotas: int) -> Admission:
+    return Admission(Ledger(capacity_bytes), Quotas(quotas))
+
+
 def test_arrival_numbers_grow_and_are_never_used_again() -> None:
-    admission = Admission()
+    admission = queue()
     first = admission.arrive()
     admission.leave(first)
     assert admission.arrive() == first + 1
 
 
 def test_the_oldest_is_the_lowest_number_that_is_open_running_or_not() -> None:
-    admission = Admission()
-    assert admission.oldest(reachable_bytes=PLENTY) is None
+    admission = queue()
+    assert admission.oldest() is None
     a, b, c = (admission.arrive() for _ in range(3))
     admission.runs(c, 10)
-    assert admission.oldest(reachable_bytes=PLENTY) == a
+    assert admission.oldest() == a
     admission.leave(b)
-    assert admission.oldest(reachable_bytes=PLENTY) == a
+    assert admission.oldest() == a
     admission.leave(a)
-    assert admission.oldest(reachable_bytes=PLENTY) == c
+    assert admission.oldest() == c
     admission.leave(c)
-    assert admission.oldest(reachable_bytes=PLENTY) is None
+    assert admission.oldest() is None
 
 
 def test_a_newcomer_leaves_one_growth_of_each_that_runs() -> None:
-    admission = Admission()
+    admission = queue()
     a, b, c = (admission.arrive() for _ in range(3))
     admission.runs(a, 10)
     admission.runs(b, 20)
-    assert admission.headroom_bytes(c, reachable_bytes=PLENTY) == 30
+    assert admission.headroom(c).device_bytes == 30
 
 
 def test_who_runs_already_needs_no_headroom() -> None:
-    admission = Admission()
+    admission = queue()
     a, b = admission.arrive(), admission.arrive()
     admission.runs(a, 10)
     admission.runs(b, 20)
     assert admission.is_running(a)
-    assert admission.headroom_bytes(a, reachable_bytes=PLENTY) == 0
+    assert admission.headroom(a).device_bytes == 0
 
 
 def test_on_an_empty_device_nothing_is_kept_back() -> None:
-    admission = Admission()
-    assert admission.headroom_bytes(admission.arrive(), reachable_bytes=PLENTY) == 0
+    admission = queue()
+    assert admission.headroom(admission.arrive()).device_bytes == 0
 
 
 def test_a_newcomer_leaves_what_older_waiters_were_refused_and_an_older_one_ignores_younger() -> None:
-    admission = Admission()
+    admission = queue()
     a, b, c = (admission.arrive() for _ in range(3))
     admission.refused(b, 50)
-    assert admission.headroom_bytes(c, reachable_bytes=PLENTY) == 50
-    assert admission.headroom_bytes(b, reachable_bytes=PLENTY) == 0
-    assert admission.headroom_bytes(a, reachable_bytes=PLENTY) == 0
+    assert admission.headroom(c).device_bytes == 50
+    assert admission.headroom(b).device_bytes == 0
+    assert admission.headroom(a).device_bytes == 0
 
 
 def test_a_waiter_counts_once_with_what_it_was_refused_last() -> None:
-    admission = Admission()
+    admission = queue()
     a, b = admission.arrive(), admission.arrive()
     admission.refused(a, 50)
     admission.refused(a, 30)
-    assert admission.headroom_bytes(b, reachable_bytes=PLENTY) == 30
+    assert admission.headroom(b).device_bytes == 30
     admission.satisfied(a)
     admission.satisfied(a)
-    assert admission.headroom_bytes(b, reachable_bytes=PLENTY) == 0
+    assert admission.headroom(b).device_bytes == 0
 
 
 def test_who_leaves_takes_its_growth_and_its_wish_along() -> None:
-    admission = Admission()
+    admission = queue()
     a, b, c = (admission.arrive() for _ in range(3))
     admission.runs(a, 10)
     admission.refused(b, 50)
     admission.leave(a)
     admission.leave(b)
     admission.leave(b)
-    assert admission.headroom_bytes(c, reachable_bytes=PLENTY) == 0
+    assert admission.headroom(c).device_bytes == 0
 
 
 def test_a_waiter_that_only_a_process_s_end_could_serve_has_no_claim_on_younger_ones_and_is_not_the_oldest() -> None:
-    admission = Admission()
+    ledger = Ledger(100)
+    admission = Admission(ledger, Quotas())
     a, b, c = (admission.arrive() for _ in range(3))
     admission.refused(a, 50)
     admission.refused(b, 30)
-    assert admission.headroom_bytes(c, reachable_bytes=49) == 30
-    assert admission.oldest(reachable_bytes=49) == b
-    assert admission.headroom_bytes(c, reachable_bytes=50) == 80
-    assert admission.oldest(reachable_bytes=50) == a
+    ledger.post(50, debit=FREE, credit=Account.quarantine("x"))
+    assert (admission.headroom(c).device_bytes, admission.oldest()) == (80, a)
+    ledger.post(1, debit=FREE, credit=Account.quarantine("y"))
+    assert (admission.headroom(c).device_bytes, admission.oldest()) == (30, b)
+
+
+def test_within_a_quota_a_newcomer_leaves_what_its_own_tenants_older_requests_need() -> None:
+    admission = queue(acme=100)
+    a, b, c, d = (admission.arrive(tenant) for tenant in ("acme", "other", "acme", "acme"))
+    admission.runs(a, 10)
+    admission.runs(b, 20)
+    admission.refused(c, 30)
+    assert admission.headroom(d) == Headroom(device_bytes=60, tenant_bytes=40)
+    assert admission.headroom(c) == Headroom(device_bytes=30, tenant_bytes=10)
+    assert admission.headroom(a) == Headroom()
+
+
+def test_a_tenant_at_its_quota_has_no_claim_on_what_is_free() -> None:
+    ledger = Ledger(1000)
+    admission = Admission(ledger, Quotas({"acme": 100}))
+    a, b, c = (admission.arrive(tenant) for tenant in ("acme", "acme", "other"))
+    admission.runs(a, 10)
+    admission.refused(b, 50)
+    for used, claim in ((0, 60), (40, 60), (75, 25), (100, 0)):
+        ledger.post(used - ledger.used_by("acme"), debit=FREE, credit=Account.granted("acme"))
+        assert admission.headroom(c) == Headroom(device_bytes=claim)
+
+
+def test_a_waiter_that_its_quota_without_the_quarantine_cannot_hold_is_not_the_oldest() -> None:
+    ledger = Ledger(1000)
+    admission = Admission(ledger, Quotas({"acme": 100}))
+    a, b = admission.arrive("acme"), admission.arrive("acme")
+    admission.refused(a, 50)
+    ledger.post(50, debit=FREE, credit=Account.quarantine("acme"))
+    assert admission.oldest() == a
+    ledger.post(1, debit=FREE, credit=Account.quarantine("acme"))
+    assert admission.oldest() == b
+    assert admission.headroom(b) == Headroom()
+
+
+def test_quotas_are_by_name_with_a_default_for_everybody_else() -> None:
+    quotas = Quotas({"acme": 5, "": 7}, default_bytes=3)
+    assert [quotas.of(tenant) for tenant in ("acme", "", "other")] == [5, 7, 3]
+    assert Quotas().of("acme") is None
+
+
+@pytest.mark.parametrize(("by_tenant", "default"), [({"a": -1}, None), ({}, -1)])
+def test_a_negative_quota_is_refused(by_tenant: dict[str, int], default: int | None) -> None:
+    with pytest.raises(ValueError, match="at least 0 bytes"):
+        Quotas(by_tenant, default)
 
 
 def test_a_request_that_comes_back_is_as_old_as_it_was() -> None:
-    admission = Admission()
+    admission = queue()
     a, b = admission.arrive(), admission.arrive()
     admission.leave(a)
-    assert admission.oldest(reachable_bytes=PLENTY) == b
+    assert admission.oldest() == b
     admission.come_back(a)
-    assert admission.oldest(reachable_bytes=PLENTY) == a
+    assert admission.oldest() == a
     admission.leave(a)
-    assert admission.oldest(reachable_bytes=PLENTY) == b
+    assert admission.oldest() == b
 
 
 def test_a_place_in_the_queue_is_taken_once_and_the_oldest_places_are_forgotten() -> None:
@@ -125,7 +179,7 @@ def test_a_place_in_the_queue_is_taken_once_and_the_oldest_places_are_forgotten(
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from(["runs", "stopped", "refused", "satisfied", "leave"]), st.integers(1, 6))))
 def test_headroom_equals_a_plain_count_whatever_happened(acts: list[tuple[str, int]]) -> None:
-    admission = Admission()
+    admission = queue()
     running: dict[int, int] = {}
     waiting: dict[int, int] = {}
     alive = {admission.arrive() for _ in range(6)}
@@ -148,7 +202,7 @@ def test_headroom_equals_a_plain_count_whatever_happened(acts: list[tuple[str, i
                 for held in (running, waiting):
                     held.pop(who, None)
                 alive.discard(who)
-    assert admission.oldest(reachable_bytes=PLENTY) == min(alive, default=None)
+    assert admission.oldest() == min(alive, default=None)
     for who in alive - set(running):
         older = sum(size for other, size in waiting.items() if other < who)
-        assert admission.headroom_bytes(who, reachable_bytes=PLENTY) == sum(running.values()) + older
+        assert admission.headroom(who).device_bytes == sum(running.values()) + older

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from kvcluster.budget.admission import Headroom
 from kvcluster.budget.governor import Governor, Limits
-from kvcluster.budget.ledger import FREE, GRANTED, QUARANTINE, Ledger, account_of
+from kvcluster.budget.ledger import FREE, Account, Ledger, account_of
 from kvcluster.errors import GrantRefused, InvariantBroken, NotAllowed, OutOfBudget
 from kvcluster.ids import GrantId, RequestId
 from kvcluster.testing.clock import ManualClock
@@ -13,6 +14,7 @@ from kvcluster.testing.clock import ManualClock
 REQUEST, OTHER = RequestId("s", 1), RequestId("s", 2)
 ONE = GrantId(REQUEST, 1)
 CAPACITY = 1000
+GRANTED, QUARANTINE = Account.granted(""), Account.quarantine("")
 
 
 class Desk:
@@ -24,7 +26,7 @@ class Desk:
         self.governor = Governor(self.ledger, clock=self.clock, limits=limits or Limits())
 
     def ask(self, identity: GrantId = ONE, size_bytes: int = 100, headroom_bytes: int = 0) -> GrantId:
-        self.governor.ask(identity, size_bytes, headroom_bytes=headroom_bytes, oldest_arrival=7)
+        self.governor.ask(identity, size_bytes, headroom=Headroom(headroom_bytes), oldest_arrival=7)
         return identity
 
     def refused(self, identity: GrantId, size_bytes: int = 100) -> GrantRefused:
@@ -207,14 +209,14 @@ def test_a_number_asked_for_again_after_it_was_forgotten_has_its_own_full_time()
 def test_what_a_failed_undo_leaves_behind_leaves_the_grant() -> None:
     desk = Desk()
     desk.ask(size_bytes=100)
-    desk.governor.forfeit(ONE, 30, account=QUARANTINE)
+    desk.governor.lose({"": 30}, out_of=ONE)
     assert dict(desk.ledger.balances()) == {FREE: 900, GRANTED: 70, QUARANTINE: 30}
     assert desk.refused(ONE, 71).granted == 70
     desk.governor.give_back(ONE)
     assert dict(desk.ledger.balances()) == {FREE: 970, QUARANTINE: 30}
 
 
-def test_closing_a_request_returns_what_it_holds_and_forgets_the_rest() -> None:
+def test_closing_a_request_returns_what_it_holds() -> None:
     desk = Desk()
     for number in (1, 2, 3):
         desk.ask(GrantId(REQUEST, number))
@@ -222,7 +224,7 @@ def test_closing_a_request_returns_what_it_holds_and_forgets_the_rest() -> None:
     desk.governor.spend(ONE, 100, account=account_of(REQUEST))
     desk.governor.close(REQUEST)
     assert dict(desk.ledger.balances()) == {FREE: 800, GRANTED: 100, account_of(REQUEST): 100}
-    assert desk.state(GrantId(REQUEST, 2)) == "missing"
+    assert desk.state(GrantId(REQUEST, 2)) == "returned"
     desk.clock.advance(5)
     desk.governor.collect_expired()
     assert desk.ledger.balance(FREE) == 900
@@ -247,29 +249,38 @@ def test_the_wait_told_grows_with_what_is_missing_and_shrinks_with_what_comes_ba
     desk = Desk(Limits(least_retry_s=0.01, most_retry_s=1e9, busy_retry_s=1e9))
     desk.ask(size_bytes=CAPACITY)
     desk.governor.freed(100)
-    waits = [
-        desk.governor.refusal(size, headroom_bytes=0, oldest_arrival=None).retry_after_s for size in (10, 100, 900)
-    ]
+    waits = [desk.governor.refusal(size, oldest_arrival=None).retry_after_s for size in (10, 100, 900)]
     assert waits == sorted(waits)
     assert waits[0] < waits[2]
     desk.governor.freed(900)
-    assert desk.governor.refusal(900, headroom_bytes=0, oldest_arrival=None).retry_after_s < waits[2]
+    assert desk.governor.refusal(900, oldest_arrival=None).retry_after_s < waits[2]
 
 
 def test_the_wait_told_is_short_while_somebody_has_bytes_that_may_come_back() -> None:
     desk = Desk()
     desk.ask(size_bytes=CAPACITY)
-    assert desk.governor.refusal(1, headroom_bytes=0, oldest_arrival=None).retry_after_s == 0.1
+    assert desk.governor.refusal(1, oldest_arrival=None).retry_after_s == 0.1
     desk.governor.freed(1)
     for elapsed_s in (0, 100, 1e5, 1e9):
         desk.clock.advance(elapsed_s)
-        assert desk.governor.refusal(900, headroom_bytes=0, oldest_arrival=None).retry_after_s == 2.0
+        assert desk.governor.refusal(900, oldest_arrival=None).retry_after_s == 2.0
 
 
 def test_with_only_the_quarantine_in_the_way_the_wait_told_is_at_most_the_limit_and_the_quarantine_is_named() -> None:
     desk = Desk()
     desk.governor.freed(1)
     desk.ledger.post(CAPACITY, debit=FREE, credit=QUARANTINE)
-    refusal = desk.governor.refusal(900, headroom_bytes=0, oldest_arrival=None)
+    refusal = desk.governor.refusal(900, oldest_arrival=None)
     assert (refusal.retry_after_s, refusal.quarantined) == (30.0, CAPACITY)
-    assert desk.governor.refusal(900, headroom_bytes=1, oldest_arrival=None).retry_after_s == 2.0
+    assert desk.governor.refusal(900, headroom=Headroom(1), oldest_arrival=None).retry_after_s == 2.0
+
+
+def test_a_grant_that_was_never_checked_cannot_be_spent_by_mistake() -> None:
+    desk = Desk()
+    with pytest.raises(InvariantBroken, match="was not checked before"):
+        desk.governor.spend(ONE, 100, account=account_of(REQUEST))
+    assert dict(desk.ledger.balances()) == {FREE: CAPACITY}
+
+
+def test_the_time_that_a_grant_is_held_is_told() -> None:
+    assert Desk(Limits(grant_s=7.0)).governor.grant_s == 7.0
