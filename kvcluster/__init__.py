@@ -12,21 +12,52 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvcluster.driver.gate import Meanwhile as Meanwhile
+    from kvcluster.driver.gate import capture_gate as capture_gate
+    from kvcluster.errors import DriverError as DriverError
+    from kvcluster.errors import KvClusterError as KvClusterError
+    from kvcluster.errors import NeverFits as NeverFits
+    from kvcluster.errors import NotShareable as NotShareable
+    from kvcluster.errors import OutOfBudget as OutOfBudget
+    from kvcluster.errors import Quarantined as Quarantined
     from kvcluster.geometry.layout import Layout as Layout
     from kvcluster.geometry.model import KvGeometry as KvGeometry
     from kvcluster.geometry.model import LayerGroup as LayerGroup
     from kvcluster.services.local import LocalDevice as LocalDevice
     from kvcluster.services.local import open_device as open_device
+    from kvcluster.services.prefix import Prefix as Prefix
+    from kvcluster.services.sequence import Grant as Grant
+    from kvcluster.services.sequence import SequenceMemory as SequenceMemory
 
-_HOMES = {
-    "open_device": "kvcluster.services.local",
-    "LocalDevice": "kvcluster.services.local",
-    "KvGeometry": "kvcluster.geometry.model",
-    "LayerGroup": "kvcluster.geometry.model",
-    "Layout": "kvcluster.geometry.layout",
+_ROOMS = {
+    "kvcluster.driver.gate": ("Meanwhile", "capture_gate"),
+    "kvcluster.errors": ("DriverError", "KvClusterError", "NeverFits", "NotShareable", "OutOfBudget", "Quarantined"),
+    "kvcluster.geometry.layout": ("Layout",),
+    "kvcluster.geometry.model": ("KvGeometry", "LayerGroup"),
+    "kvcluster.services.local": ("LocalDevice", "open_device"),
+    "kvcluster.services.prefix": ("Prefix",),
+    "kvcluster.services.sequence": ("Grant", "SequenceMemory"),
 }
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 
-__all__ = ["KvGeometry", "LayerGroup", "Layout", "LocalDevice", "open_device"]
+__all__ = [
+    "DriverError",
+    "Grant",
+    "KvClusterError",
+    "KvGeometry",
+    "LayerGroup",
+    "Layout",
+    "LocalDevice",
+    "Meanwhile",
+    "NeverFits",
+    "NotShareable",
+    "OutOfBudget",
+    "Prefix",
+    "Quarantined",
+    "SequenceMemory",
+    "capture_gate",
+    "open_device",
+]
 
 
 def __getattr__(name: str) -> Any:

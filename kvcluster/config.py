@@ -5,7 +5,8 @@ The same settings are `args` in ray_config.yaml and options of `kvcluster run-ba
 value is one sentence, a ConfigError, that names the setting, what it was and what is allowed.
 
 What needs a model's geometry (is the memory large enough for one request?) is not decided here: see
-`kvcluster.services.memory_check`. The file's outer form is Ray Serve's: see `settings_from_yaml`.
+`kvcluster.services.memory_check`; nor what only a GPU can say (its memory, its granule): see `actors.gpus`. The file's
+outer form is Ray Serve's: see `settings_from_yaml`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import difflib
 import mmap
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,16 +26,35 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from kvcluster.units import GIB, format_bytes, parse_bytes
 
-_DEVICES = re.compile(r"host(?::(\d+(?:,\d+)*))?", re.ASCII)
+_DEVICES = re.compile(r"(?:host|cuda)(?::(\d+(?:,\d+)*))?", re.ASCII)
 _SHOWN_CHARACTERS = 100  # of a wrong value
-_DEVICES_RULE = "must be host, or host with numbers, each once, as in host:0,1"
+_DEVICES_RULE = "must be host or cuda, alone or with numbers, each once, as in host:0,1 or cuda:0"
+_ONE_KIND_RULE = "must be host or cuda devices, and not both: run a job for each"
+_HOST_SIZES = {"device_memory": "512MiB", "granule": "64KiB"}
 
 
 class ConfigError(ValueError):
     """A setting, or the file of them, is wrong. One sentence; nothing was started."""
 
 
+class Backend(StrEnum):
+    """What a device's memory is."""
+
+    HOST = "host"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A device's memory, and by how much it is given."""
+
+    capacity_bytes: int
+    granule_bytes: int
+
+
 def _devices(text: str) -> str:
+    if all(kind in text for kind in Backend):
+        raise ValueError(_ONE_KIND_RULE)
     match = _DEVICES.fullmatch(text)
     numbers = [int(number) for number in match[1].split(",")] if match and match[1] else []
     if match is None or len(set(numbers)) != len(numbers):
@@ -64,6 +86,7 @@ def _granule(text: str) -> str:
 
 Size = Annotated[str, BeforeValidator(_as_text), AfterValidator(_size)]
 Granule = Annotated[str, BeforeValidator(_as_text), AfterValidator(_granule)]
+Tenant = Annotated[str, Field(max_length=64)]
 Devices = Annotated[str, AfterValidator(_devices)]
 Count = Annotated[int, Field(ge=1, le=2**20)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -76,14 +99,16 @@ class Settings(BaseModel):
 
     model: Annotated[str, Field(min_length=1)]
     devices: Devices = "host"
-    device_memory: Size = "512MiB"
+    device_memory: Size | None = None  # of a GPU the most; None leaves it to gpu_memory_utilization
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9  # of what is free on it beside the model
+    tenant_quotas: dict[Tenant, Size] = Field(default_factory=dict)  # the most that a client's tenant has of a device
     workers_per_device: Annotated[int, Field(ge=1, le=64)] = 1
     max_restarts: Annotated[int, Field(ge=0, le=1_000)] = 3  # of one worker, over the whole job
     threads: Annotated[int, Field(ge=1, le=1_024)] | None = None  # of one worker; None divides the cores
 
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     layout: Literal["token-major", "seq-major", "head-major"] = "token-major"
-    granule: Granule = "64KiB"
+    granule: Granule | None = None  # None, on a GPU alone: what it recommends
 
     max_num_seqs: Annotated[int, Field(ge=1, le=4_096)] = 16
     max_num_batched_tokens: Count = 512
@@ -97,6 +122,14 @@ class Settings(BaseModel):
     retry_after_max_s: Seconds = 30.0
     idle_exit_s: Seconds = 60.0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_host_sizes(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """On the host memory and granule have a size of their own; a GPU says itself what it has."""
+        if str(values.get("devices")).startswith(Backend.CUDA):
+            return values
+        return values | {name: size for name, size in _HOST_SIZES.items() if values.get(name) is None}
+
     @model_validator(mode="after")
     def _fit_together(self) -> Settings:
         _together(
@@ -104,27 +137,45 @@ class Settings(BaseModel):
         )
         _together(self.heartbeat_s < self.lease_s, self, "heartbeat_s less than lease_s")
         _together(self.retry_after_min_s <= self.retry_after_max_s, self, "retry_after_min_s at most retry_after_max_s")
-        _together(self.device_memory_bytes % self.granule_bytes == 0, self, "device_memory a multiple of granule")
+        if self.device_memory_bytes is not None and self.granule_bytes is not None:
+            _together(self.device_memory_bytes % self.granule_bytes == 0, self, "device_memory a multiple of granule")
         return self
 
     @property
+    def backend(self) -> Backend:
+        return Backend(self.devices.partition(":")[0])
+
+    @property
+    def device_numbers(self) -> tuple[int, ...] | None:
+        """Those named; None for "cuda", which is every GPU that there is. "host" is "host:0"."""
+        numbers = self.devices.partition(":")[2] or ("0" if self.backend is Backend.HOST else "")
+        return tuple(int(number) for number in numbers.split(",")) if numbers else None
+
+    @property
     def device_names(self) -> tuple[str, ...]:
-        """One name a device: "host" is "host:0", and "host:0,1" is "host:0" and "host:1"."""
-        numbers = self.devices.partition(":")[2] or "0"
-        return tuple(f"host:{int(number)}" for number in numbers.split(","))
+        """One name a device that is named: "host:0,1" is "host:0" and "host:1"; "cuda" names none."""
+        return tuple(f"{self.backend}:{number}" for number in self.device_numbers or ())
 
     @property
-    def device_memory_bytes(self) -> int:
-        return parse_bytes(self.device_memory)
+    def device_memory_bytes(self) -> int | None:
+        return parse_bytes(self.device_memory) if self.device_memory else None
 
     @property
-    def granule_bytes(self) -> int:
-        return parse_bytes(self.granule)
+    def granule_bytes(self) -> int | None:
+        return parse_bytes(self.granule) if self.granule else None
 
     @property
-    def worker_threads(self) -> int:
-        """Threads of each worker: as set, or this process's cores divided between all workers, at least 1."""
-        workers = len(self.device_names) * self.workers_per_device
+    def tenant_quota_bytes(self) -> dict[str, int]:
+        return {tenant: parse_bytes(size) for tenant, size in self.tenant_quotas.items()}
+
+    @property
+    def host_sizes(self) -> Sizes:
+        """Those of a host device."""
+        texts = (self.device_memory or _HOST_SIZES["device_memory"], self.granule or _HOST_SIZES["granule"])
+        return Sizes(*map(parse_bytes, texts))
+
+    def threads_of(self, workers: int) -> int:
+        """Threads of each of so many workers: as set, or this process's cores divided between them, at least 1."""
         return self.threads or max(1, len(os.sched_getaffinity(0)) // workers)
 
 
@@ -222,13 +273,20 @@ def _unknown(key: str, known: Iterable[str]) -> str:
 
 def _sentence(error: Mapping[str, Any]) -> str:
     """One of pydantic's errors as our sentence."""
-    name = str(error["loc"][0]) if error["loc"] else ""
+    name = _place(error["loc"])
     if error["type"] == "extra_forbidden":
         return _unknown(name, Settings.model_fields)
     if error["type"] == "missing":
         return f"{name} is missing: name it with --{name.replace('_', '-')} or in the config file"
     rule = re.sub(r"^\w+ should", "must", error["msg"].removeprefix("Value error, "))
     return f"{name} is {_shown(error['input'])}, and {rule}" if name else rule
+
+
+def _place(location: Sequence[int | str]) -> str:
+    """The setting, and in a mapping the key whose value is wrong, where that can be shown."""
+    keys = [str(part) for part in location]
+    can_be_shown = all(key.isprintable() and len(key) <= _SHOWN_CHARACTERS for key in keys)
+    return ".".join(keys if can_be_shown and "[key]" not in keys else keys[:1])
 
 
 def _shown(value: object) -> str:

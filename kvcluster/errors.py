@@ -5,8 +5,8 @@ actor or a `wire.faults.Fault` and still be caught by its class. A caller's misu
 used after close) is a plain ValueError or TypeError, not one of these.
 
     try later         OutOfBudget, DeviceUnreachable
-    ask differently   NeverFits, GrantRefused, UnknownRequest, NotAllowed, StaleEpoch, LateDuplicate, SessionEnded,
-                      BadFrame, LimitReached
+    ask differently   NeverFits, NotShareable, GrantRefused, UnknownRequest, NotAllowed, StaleEpoch, LateDuplicate,
+                      SessionEnded, BadFrame, LimitReached, DeviceMissing
     the hardware      DriverError
     still in force    Quarantined
     our bug           InvariantBroken: no KvClusterError, never caught below the actor, which then stops
@@ -42,10 +42,11 @@ class OutOfBudget(KvClusterError):
     `free` is what this request could have had: all that is free, less what must stay free beside it for others.
     `oldest_arrival` is the arrival number of the oldest request on the device that can be served (the one that may
     wait while it holds memory), or None where there is none. `quarantined` bytes come back only with a process's end.
+    `capacity` is the device's as it is now: on a GPU it is measured again when a worker has loaded its model.
     """
 
     def __init__(
-        self, *, need: int, free: int, oldest_arrival: int | None, retry_after_s: float, quarantined: int
+        self, *, need: int, free: int, oldest_arrival: int | None, retry_after_s: float, quarantined: int, capacity: int
     ) -> None:
         super().__init__(f"{need} bytes are needed and {free} are free; ask again in {retry_after_s:.1f} s")
         self.need = need
@@ -53,6 +54,7 @@ class OutOfBudget(KvClusterError):
         self.oldest_arrival = oldest_arrival
         self.retry_after_s = retry_after_s
         self.quarantined = quarantined
+        self.capacity = capacity
 
 
 class DeviceUnreachable(KvClusterError):
@@ -64,6 +66,16 @@ class DeviceUnreachable(KvClusterError):
         self.reason = reason
 
 
+class DeviceMissing(KvClusterError):
+    """There is no such device in this process, or it lacks what is needed; the sentence names both. Nothing changed."""
+
+    def __init__(self, *, device: str, reason: str, remedy: str) -> None:
+        super().__init__(f"{device} cannot be opened: {reason}; {remedy}")
+        self.device = device
+        self.reason = reason
+        self.remedy = remedy
+
+
 class NeverFits(KvClusterError):
     """More than the device's whole capacity: waiting cannot help. Nothing changed."""
 
@@ -71,6 +83,18 @@ class NeverFits(KvClusterError):
         super().__init__(f"{need} bytes are needed and the device's capacity is {capacity} bytes")
         self.need = need
         self.capacity = capacity
+
+
+class NotShareable(KvClusterError):
+    """A prefix cannot be shared, or not joined. Nothing changed.
+
+    `kind` is one word for counters (`geometry.shareability.Refusal`); the reason is a sentence.
+    """
+
+    def __init__(self, *, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
 
 
 class GrantRefused(KvClusterError):

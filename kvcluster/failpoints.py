@@ -16,7 +16,7 @@ ENVIRONMENT = "KVCLUSTER_FAILPOINTS"
 
 
 class Failpoint(StrEnum):
-    """Every place, in the order in which a commit and a release pass them."""
+    """Every place; those of a commit stand in the order in which it passes them."""
 
     CLIENT_ASK = "client.commit.ask"  # the frame is made and not yet sent
     DEVICE_PLANNED = "device.commit.planned"  # rules checked, nothing taken
@@ -25,11 +25,18 @@ class Failpoint(StrEnum):
     DEVICE_STORED = "device.frame.stored"  # the reply stored, not yet sent
     CLIENT_REPLIED = "client.commit.replied"  # the reply is here, nothing redeemed
     CLIENT_REDEEMED = "client.commit.redeemed"  # the descriptors are here, nothing mapped
-    CLIENT_MAPPED = "client.commit.mapped"  # one window mapped, no access to it yet
+    CLIENT_MAPPED = "client.commit.mapped"  # a run mapped, no access to it yet
     CLIENT_ACCESSIBLE = "client.commit.accessible"  # a run mapped and accessible
     CLIENT_COMMITTED = "client.commit.committed"  # the client's half is kept
     CLIENT_UNMAPPED = "client.release.unmapped"  # windows unmapped, not yet given back
     DEVICE_RELEASED = "device.release.released"  # windows given back, the handles not yet disposed of
+    DEVICE_PUBLISHED = "device.publish.planned"  # a prefix is planned, nothing sealed
+    CLIENT_PUBLISH_UNMAPPED = "client.publish.unmapped"  # what is published is unmapped, not yet sealed
+    DEVICE_SEALED = "device.seal.sealed"  # every handle sealed, nothing booked
+    CLIENT_SEALED = "client.seal.sealed"  # the descriptors of what is sealed are here, nothing of it mapped
+    DEVICE_JOINED = "device.join.joined"  # the request uses the prefix, the reply not yet stored
+    CLIENT_JOINED = "client.join.joined"  # the prefix is mapped
+    DEVICE_LEFT = "device.leave.left"  # the request uses it no longer, its memory not yet disposed of
 
 
 _armed: Callable[[Failpoint], None] | None = None

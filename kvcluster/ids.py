@@ -7,6 +7,7 @@ again never mixes two lives. A handle's generation tells a recycled number from 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import uuid4
 
 
@@ -37,6 +38,21 @@ class GrantId:
 class HandleId:
     number: int
     generation: int
+
+
+class ImportKey(NamedTuple):
+    """What a client keeps an import by: sealed memory needs another descriptor than the same memory before its seal.
+
+    A tuple, as it travels: a client names a thousand of them at once.
+    """
+
+    number: int
+    generation: int
+    is_sealed: bool = False
+
+    @property
+    def handle(self) -> HandleId:
+        return HandleId(self.number, self.generation)
 
 
 @dataclass(frozen=True, slots=True, order=True)

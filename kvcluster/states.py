@@ -14,6 +14,12 @@ from kvcluster.errors import InvariantBroken
 S = TypeVar("S", bound=Enum)
 
 
+class State(Enum):
+    """One of a table's states. Hashed by identity: an enum's own hash is a call of Python, and a commit has twenty."""
+
+    __hash__ = object.__hash__
+
+
 def moved(state: S, to: S, table: Mapping[S, frozenset[S]]) -> S:
     """`to`, if the table allows it after `state`.
 

@@ -16,11 +16,16 @@ RESIDUE = (Residue("map 3 windows", 4096), Residue("charge", 100))
 
 EXAMPLES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "OutOfBudget": (
-        {"need": 70, "free": 30, "oldest_arrival": 4, "retry_after_s": 0.5, "quarantined": 10},
+        {"need": 70, "free": 30, "oldest_arrival": 4, "retry_after_s": 0.5, "quarantined": 10, "capacity": 90},
         ("70", "30", "0.5 s"),
     ),
     "DeviceUnreachable": ({"device": "host:0", "reason": "no answer in 5 s"}, ("host:0", "no answer in 5 s")),
+    "DeviceMissing": (
+        {"device": "cuda:7", "reason": "no such GPU", "remedy": "choose another"},
+        ("cuda:7", "no such GPU", "choose another"),
+    ),
     "NeverFits": ({"need": 900, "capacity": 800}, ("900", "800")),
+    "NotShareable": ({"kind": "no_boundary", "reason": "no boundary at 40 tokens"}, ("no boundary at 40 tokens",)),
     "GrantRefused": ({"reason": "too-small", "need": 20, "granted": 10}, ("too-small", "20", "10")),
     "UnknownRequest": ({"request": "abc/1.0"}, ("abc/1.0",)),
     "NotAllowed": ({"reason": "the range is closed"}, ("the range is closed",)),
@@ -95,7 +100,7 @@ def test_a_copied_error_has_the_same_fields() -> None:
 
 
 def test_a_field_that_changed_after_the_error_was_made_is_carried_as_it_is_now() -> None:
-    error = errors.OutOfBudget(need=1, free=0, oldest_arrival=None, retry_after_s=0.1, quarantined=0)
+    error = errors.OutOfBudget(need=1, free=0, oldest_arrival=None, retry_after_s=0.1, quarantined=0, capacity=1)
     error.retry_after_s = 2.0
     assert pickle.loads(pickle.dumps(error)).retry_after_s == 2.0
 

@@ -52,5 +52,5 @@ def test_every_name_says_whose_half_and_which_act_it_belongs_to() -> None:
     for point in Failpoint:
         side, act, step = point.split(".")
         assert side in {"client", "device"}
-        assert act in {"commit", "frame", "release"}
+        assert act in {"commit", "frame", "release", "publish", "seal", "join", "leave"}
         assert step.isalpha()

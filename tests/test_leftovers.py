@@ -14,6 +14,7 @@ import pytest
 import kvcluster
 from kvcluster.driver.host import open_host_driver
 from kvcluster.driver.protocol import Access
+from kvcluster.transaction import Progress
 from tests.leftovers import held, left_since
 
 PAGE = 4096
@@ -29,7 +30,7 @@ def leave_a_mapping(ending: ExitStack) -> None:
     address, handle = driver.reserve(PAGE), driver.create(PAGE)
     ending.callback(driver.free_address, address, PAGE)
     ending.callback(driver.release, handle)
-    driver.map(address, handle)
+    driver.map(address, [handle], Progress())
     ending.callback(driver.unmap, address, PAGE)
     driver.set_access(address, PAGE, Access.READ_WRITE)
 

@@ -1,4 +1,4 @@
-"""A client's end of the attach socket: its session's lifeline, and the descriptors of what it committed.
+"""A client's end of the attach socket: its session's lifeline, the handles of what it committed, and pushes.
 
 Where the server ends or closes the connection, `alive` is False from then on and nothing can be redeemed; what was
 mapped before stays mapped and usable. After a redemption that failed in the middle the next one starts clean: late
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Collection
 from contextlib import ExitStack
 
 from kvcluster.attach.heartbeats import Heartbeats
@@ -17,8 +18,9 @@ from kvcluster.attach.line import Line, open_line
 from kvcluster.attach.protocol import REPLY_TIMEOUT_S
 from kvcluster.attach.redemption import Take, redeem_all
 from kvcluster.attach.sockets import close_all, is_hung_up
+from kvcluster.ids import ImportKey
 from kvcluster.wire.faults import raise_fault
-from kvcluster.wire.messages import Fault, Hello, Redeem, Welcome
+from kvcluster.wire.messages import Fault, Hello, Push, Redeem, Welcome
 
 __all__ = ["AttachClient", "open_attach_client"]
 
@@ -56,7 +58,7 @@ def _welcome(line: Line, deadline: float) -> Welcome:
 
 
 class AttachClient:
-    """`redeem` is for one thread at a time (a second one waits); `alive` and `close` for any."""
+    """`redeem` is for one thread at a time (a second one waits); `alive`, `pushes` and `close` for any."""
 
     def __init__(self, line: Line, welcome: Welcome, heartbeats: Heartbeats) -> None:
         self.welcome = welcome
@@ -74,11 +76,14 @@ class AttachClient:
         with self._closing:
             return not self._closed and not is_hung_up(self._line.socket)
 
-    def redeem(self, seq: int, take: Take, *, timeout_s: float = REPLY_TIMEOUT_S) -> None:
-        """Let `take` have a descriptor for each window that frame `seq` committed, in their order, and its size.
+    def redeem(
+        self, seq: int, take: Take, *, known: Collection[ImportKey] = (), timeout_s: float = REPLY_TIMEOUT_S
+    ) -> None:
+        """Let `take` have each handle of the windows that frame `seq` committed, in their order, with a descriptor
+        where it is not `known`.
 
-        Each is closed once it was taken, so that few are open at once. A device that is slow is waited for as long as
-        it is for a frame's reply; one that ends is noticed at once.
+        Each descriptor is closed once it was taken, so that few are open at once. A device that is slow is waited for
+        as long as it is for a frame's reply; one that ends is noticed at once.
 
         Raises:
             DeviceUnreachable: the connection has ended, or no answer in time. While `alive`, asking again is fine.
@@ -92,8 +97,21 @@ class AttachClient:
             if os.getpid() != self._pid:  # what a fork's child maps would outlive the pidfd that the device watches
                 raise self._line.lost(f"the session is process {self._pid}'s, which forked this one")
             self._asked += 1
-            self._line.say(Redeem(ask=self._asked, seq=seq), deadline)
+            self._line.say(Redeem(ask=self._asked, seq=seq, known=tuple(known)), deadline)
             redeem_all(self._line, self._asked, deadline, take)
+
+    def pushes(self) -> tuple[Push, ...]:
+        """What the device said unasked since the last call, in order. Never waits; nothing where it is closed."""
+        if not self._redeeming.acquire(blocking=False):
+            return ()  # that redemption puts them aside
+        try:
+            if not self._closed and os.getpid() == self._pid:
+                self._line.overhear()
+            said = tuple(self._line.pushes)
+            self._line.pushes.clear()
+        finally:
+            self._redeeming.release()
+        return said
 
     def close(self) -> None:
         """End the connection and the heartbeats; a redemption that is waiting fails. Again: nothing."""

@@ -12,7 +12,7 @@ from kvcluster.attach.sockets import receive
 from kvcluster.errors import BadFrame, KvClusterError
 from kvcluster.wire.codec import decode_socket, encode
 from kvcluster.wire.faults import fault_of
-from kvcluster.wire.messages import Message, NotHanded, SocketMessage
+from kvcluster.wire.messages import Message, NotHanded, Push, SocketMessage
 
 
 class Connection:
@@ -48,6 +48,10 @@ class Connection:
 
     def say(self, message: Message) -> None:
         self._outbox.put(Outgoing(encode(message)))
+
+    def push(self, push: Push) -> None:
+        """Say what was not asked for, once there is room for it."""
+        self._outbox.push(push)
 
     def asked(self, ask: int) -> None:
         """A redemption begins; its client has given up older ones."""

@@ -9,6 +9,7 @@ import select
 import socket
 import struct
 import time
+from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from kvcluster.attach.sockets import (
 )
 from kvcluster.errors import BadFrame, DeviceUnreachable, LimitReached
 from kvcluster.wire.codec import decode_socket, encode
-from kvcluster.wire.messages import Message, SocketMessage
+from kvcluster.wire.messages import Message, Push, SocketMessage
 
 _SHORTEST_S = 0.001  # the kernel takes a send timeout of 0 for "for ever"
 
@@ -40,11 +41,12 @@ class Heard:
 
 
 class Line:
-    """`device` is what errors call the other end."""
+    """`device` is what errors call the other end. What it says unasked is put aside, in `pushes`."""
 
     def __init__(self, connection: socket.socket, device: str) -> None:
         self.socket = connection
         self.device = device
+        self.pushes: deque[Push] = deque()
 
     def say(self, message: Message, deadline: float) -> None:
         """Send `message`, waiting for room.
@@ -62,7 +64,7 @@ class Line:
                 raise self.lost(f"the connection has ended ({error.strerror})") from None
 
     def hear(self, deadline: float) -> Heard:
-        """The next message.
+        """The next answer; pushes that come before it are put aside.
 
         Raises:
             DeviceUnreachable: none in time, the connection has ended, or it was no message of ours; descriptors that
@@ -76,7 +78,22 @@ class Line:
                 continue
             except OSError as error:
                 raise self.lost(f"the connection has ended ({error.strerror})") from None
-            return self._understood(packet)
+            heard = self._understood(packet)
+            if not isinstance(heard.message, Push):
+                return heard
+            self.pushes.append(heard.message)
+
+    def overhear(self) -> None:
+        """Put aside what was said unasked, without waiting. Nothing is due: answers that come are late, and dropped.
+
+        Where the connection has ended, or says nonsense, whoever asks next hears of it.
+        """
+        with suppress(OSError, DeviceUnreachable):
+            while packet := receive(self.socket, max_fds=MAX_DESCRIPTORS):
+                heard = self._understood(packet)
+                close_all(heard.fds)
+                if isinstance(heard.message, Push):
+                    self.pushes.append(heard.message)
 
     def hang_up(self) -> None:
         """End the connection, and whoever waits on it, without closing the socket."""

@@ -28,7 +28,7 @@ class Loop:
         except OSError:
             os.close(wakeup)
             raise
-        loop.watch(wakeup, lambda _: None)  # never read: once woken, every later turn ends at once
+        loop.watch(wakeup, lambda _: loop.woken())
         return loop
 
     def watch(self, fd: int, action: Action) -> None:
@@ -55,6 +55,10 @@ class Loop:
     def wake(self) -> None:
         """End the turn that runs now, or the next one; from any thread."""
         os.eventfd_write(self._wakeup, 1)
+
+    def woken(self) -> None:
+        """The turn has ended: the next one waits again."""
+        os.eventfd_read(self._wakeup)
 
     def close(self) -> None:
         self._selector.close()

@@ -1,9 +1,10 @@
-"""What waits to be sent on one connection: messages, and what is left of one redemption.
+"""What waits to be sent on one connection: messages, pushes, and what is left of one redemption.
 
 Sending never blocks. A redemption waits without descriptors: those of a piece are made when it is to be sent and
 closed at once, sent or not, so that at most one packet's are open in this process, however many clients there are.
 The size is bounded by what a client may ask: the welcome, and the answer to one redemption, because a client that
-asks again has given up its older one.
+asks again has given up its older one. Pushes that wait become one of each kind, and a client is told to forget only
+what it was handed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
-from kvcluster.attach.protocol import Descriptors
+from kvcluster.attach.protocol import Descriptors, HandedHandle
 from kvcluster.attach.sockets import close_all, send
 from kvcluster.errors import LimitReached
 from kvcluster.wire.codec import encode
-from kvcluster.wire.messages import Handed
+from kvcluster.wire.messages import MOST_FORGOTTEN, Forget, Handed, Push, Reclaim
 
 Export = Callable[[int], Descriptors]
 """Makes the descriptors of a ticket's next piece, from a handle on."""
@@ -44,14 +46,25 @@ class Outbox:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._waiting: deque[Outgoing] = deque()
+        self._reclaim: Reclaim | None = None
+        self._forgotten: dict[tuple[int, int], None] = {}
         self._handing: Handing | None = None
 
     def __len__(self) -> int:
-        """Messages that wait; a redemption is one."""
-        return len(self._waiting) + (self._handing is not None)
+        """Messages that wait; a redemption is one, and so are the pushes of a kind."""
+        pushes = (self._reclaim is not None) + bool(self._forgotten)
+        return len(self._waiting) + pushes + (self._handing is not None)
 
     def put(self, packet: Outgoing) -> None:
         self._waiting.append(packet)
+
+    def push(self, push: Push) -> None:
+        """Of several demands the newest counts; what is to be forgotten is collected."""
+        match push:
+            case Reclaim():
+                self._reclaim = push
+            case Forget(handles=handles):
+                self._forgotten.update(dict.fromkeys(handles))
 
     def hand(self, handing: Handing) -> None:
         self._handing = handing
@@ -73,25 +86,41 @@ class Outbox:
             if not self._sent(self._waiting[0].data):
                 return
             self._waiting.popleft()
+        if not self._pushed():
+            return
         while self._handing is not None:
             if not self._handed(self._handing):
                 return
 
     def close(self) -> None:
         self._waiting.clear()
-        self._handing = None
+        self._reclaim, self._handing = None, None
+        self._forgotten.clear()
+
+    def _pushed(self) -> bool:
+        """Whether no push waits any more."""
+        if self._reclaim is not None:
+            if not self._sent(encode(self._reclaim)):
+                return False
+            self._reclaim = None
+        while some := tuple(islice(self._forgotten, MOST_FORGOTTEN)):
+            if not self._sent(encode(Forget(handles=some))):
+                return False
+            for handle in some:
+                del self._forgotten[handle]
+        return True
 
     def _handed(self, handing: Handing) -> bool:
         """Whether the next piece was sent."""
         piece = handing.export(handing.sent)
         try:
-            sizes, count = piece.handle_bytes, len(piece.fds)
-            said = Handed(ask=handing.ask, seq=handing.seq, count=count, total=piece.total, handle_bytes=sizes)
+            handles = tuple(_as_said(handle) for handle in piece.handles)
+            said = Handed(ask=handing.ask, seq=handing.seq, total=piece.total, handles=handles)
             if not self._sent(encode(said), piece.fds):
                 return False
         finally:
             close_all(piece.fds)
-        handing.sent += count
+        handing.sent += len(piece.handles)
         if handing.sent >= piece.total:
             self._handing = None
         return True
@@ -106,6 +135,10 @@ class Outbox:
                 raise _too_many(len(fds)) from None
             raise
         return True
+
+
+def _as_said(handle: HandedHandle) -> tuple[int, int, bool, int, bool]:
+    return *handle.key, handle.size_bytes, handle.fd is not None
 
 
 def _too_many(count: int) -> LimitReached:

@@ -6,24 +6,35 @@ happened: EOF is not death, and only the pidfd says death. (A server that is clo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvcluster.wire.messages import Hello, Welcome
+from kvcluster.ids import ImportKey
+from kvcluster.wire.messages import Hello, Push, Welcome
 
 REPLY_TIMEOUT_S = 60.0  # for a frame's reply and for a redemption alike: both may wait for the device's one lock
 
 
 @dataclass(frozen=True, slots=True)
+class HandedHandle:
+    """One handle of a ticket; `fd` is None where the client has imported it already."""
+
+    key: ImportKey
+    size_bytes: int
+    fd: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Descriptors:
-    """A piece of a ticket that names `total` handles: open descriptors in window order, and each handle's size.
+    """A piece of a ticket that names `total` handles, in window order. Whoever receives it closes its descriptors."""
 
-    Whoever receives them closes them.
-    """
-
-    fds: tuple[int, ...]
-    handle_bytes: tuple[int, ...]
+    handles: tuple[HandedHandle, ...]
     total: int
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        return tuple(handle.fd for handle in self.handles if handle.fd is not None)
 
 
 class SessionEvents(Protocol):
@@ -36,9 +47,9 @@ class SessionEvents(Protocol):
     def hello(self, hello: Hello, *, pid: int) -> Welcome:
         """A process wants to attach. After an error its connection is closed."""
 
-    def redeem(self, session: str, seq: int, start: int = 0) -> Descriptors:
-        """Descriptors for the windows that frame `seq` committed, new ones each time: at most `MAX_DESCRIPTORS` from
-        handle `start` on. They are asked for when they can be sent, so that few are open at once."""
+    def redeem(self, session: str, seq: int, start: int = 0, known: frozenset[ImportKey] = frozenset()) -> Descriptors:
+        """The handles of the windows that frame `seq` committed: at most `MAX_DESCRIPTORS` from handle `start` on, with
+        a new descriptor for each that is not `known`. Asked for when they can be sent, so that few are open at once."""
 
     def heartbeat(self, session: str) -> None:
         """The session is alive."""
@@ -51,3 +62,6 @@ class SessionEvents(Protocol):
 
     def idle(self) -> None:
         """About once a second, under any load: time for housekeeping."""
+
+    def all_pushes(self) -> Sequence[tuple[str, Push]]:
+        """What the service has to say to sessions unasked, each once. Called after every turn of the loop."""

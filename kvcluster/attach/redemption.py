@@ -11,17 +11,19 @@ from collections import deque
 from collections.abc import Callable
 
 from kvcluster.attach.line import Heard, Line
+from kvcluster.attach.protocol import HandedHandle
 from kvcluster.attach.sockets import close_all
 from kvcluster.errors import LimitReached
+from kvcluster.ids import ImportKey
 from kvcluster.wire.faults import raise_fault
 from kvcluster.wire.messages import Fault, Handed, NotHanded
 
-Take = Callable[[int, int], object]
-"""Called with a descriptor, which is closed afterwards, and its handle's size."""
+Take = Callable[[HandedHandle], object]
+"""Called with a handle of the ticket; its descriptor, where one came, is closed afterwards."""
 
 
 def redeem_all(line: Line, ask: int, deadline: float, take: Take) -> None:
-    """Let `take` have each descriptor that answers redemption `ask`, in order.
+    """Let `take` have each handle that answers redemption `ask`, in order.
 
     Raises:
         DeviceUnreachable, LimitReached, what the device refused with, or what `take` raised. Whatever arrived is
@@ -35,12 +37,14 @@ def redeem_all(line: Line, ask: int, deadline: float, take: Take) -> None:
         try:
             handed = _handed(line, heard)
             _check(line, handed, heard, taken)
-            for size_bytes in handed.handle_bytes:
-                take(fds[0], size_bytes)
-                os.close(fds.popleft())
+            for number, generation, is_sealed, size_bytes, comes in handed.handles:
+                key = ImportKey(number, generation, is_sealed)
+                take(HandedHandle(key, size_bytes, fds[0] if comes else None))
+                if comes:
+                    os.close(fds.popleft())
         finally:
             close_all(tuple(fds))
-        taken += handed.count
+        taken += len(handed.handles)
         is_complete = taken == handed.total
 
 
@@ -65,9 +69,10 @@ def _handed(line: Line, heard: Heard) -> Handed:
 
 
 def _check(line: Line, handed: Handed, heard: Heard, before: int) -> None:
+    count, comes = len(handed.handles), sum(handle[-1] for handle in handed.handles)
     if not heard.is_whole:
         remedy = "raise the limit of open files (ulimit -n), or use larger granules"
-        raise LimitReached(limit="descriptors", need=handed.count, free=len(heard.fds), remedy=remedy)
-    is_sound = len(heard.fds) == len(handed.handle_bytes) == handed.count and before + handed.count <= handed.total
-    if not is_sound or (handed.count == 0 and handed.total > 0):
-        raise line.lost(f"{len(heard.fds)} descriptors came where {handed.count} of {handed.total} were announced")
+        raise LimitReached(limit="descriptors", need=comes, free=len(heard.fds), remedy=remedy)
+    if len(heard.fds) != comes or before + count > handed.total or (count == 0 and handed.total > 0):
+        came = f"{len(heard.fds)} descriptors came where {comes} were announced"
+        raise line.lost(f"{came}, with handles {before} to {before + count} of {handed.total}")

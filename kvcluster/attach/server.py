@@ -5,6 +5,8 @@ The loop waits for the listener, a wake-up, the clients' sockets and their proce
 own outbox. EOF is not death: a pidfd is watched until it fires, even long after its connection ended; when it fires
 first (a forked child holds the socket), the connection is closed here.
 
+What the service has to say unasked goes out after each turn; `nudge` brings one about.
+
 Not the place for leases, tickets or memory: those are the service's. Not for a client's manners: `attach.sessions`.
 """
 
@@ -81,6 +83,12 @@ class AttachServer:
             with self._phase_lock:
                 self._shut()
 
+    def nudge(self) -> None:
+        """The service may have something to say to sessions: send it soon. From any thread; waits for nobody."""
+        with self._phase_lock:
+            if self._phase is _Phase.SERVING:
+                self._loop.wake()
+
     def close(self) -> None:
         """End `serve` soon, or close at once where nobody serves. Again: nothing. Waits for nobody."""
         with self._phase_lock:
@@ -103,6 +111,7 @@ class AttachServer:
         idle_at = time.monotonic() + IDLE_S
         while self._phase is _Phase.SERVING:
             self._loop.turn(idle_at - time.monotonic())
+            self._sessions.push_all()
             if time.monotonic() >= idle_at:
                 idle_at = time.monotonic() + IDLE_S
                 self._events.idle()

@@ -20,6 +20,7 @@ from kvcluster.attach.loop import READ, WRITE, Loop
 from kvcluster.attach.protocol import SessionEvents
 from kvcluster.attach.sockets import open_pidfd, peer_of
 from kvcluster.errors import BadFrame, KvClusterError, NotAllowed
+from kvcluster.ids import ImportKey
 from kvcluster.wire.faults import fault_of
 from kvcluster.wire.messages import Heartbeat, Hello, Redeem, SocketMessage
 
@@ -53,6 +54,14 @@ class Sessions:
         for connection, since in tuple(self._connections.items()):
             if connection.session is None and now - since >= HELLO_TIMEOUT_S:
                 self._part(connection, NotAllowed(reason=f"no hello within {HELLO_TIMEOUT_S:.0f} s"))
+
+    def push_all(self) -> None:
+        """Send what the service has to say to sessions unasked; a session without a connection hears nothing."""
+        for session, push in self._events.all_pushes():
+            watch = self._watches.get(session)
+            if watch is not None and not watch.connection.closed:
+                watch.connection.push(push)
+                self._flush(watch.connection)
 
     def close(self) -> None:
         """Close every connection and stop watching processes. The service is told nothing."""
@@ -111,7 +120,8 @@ class Sessions:
 
     def _redeem(self, connection: Connection, session: str, redeem: Redeem) -> None:
         connection.asked(redeem.ask)
-        connection.hand(redeem.seq, partial(self._events.redeem, session, redeem.seq))
+        known = frozenset(map(ImportKey._make, redeem.known))
+        connection.hand(redeem.seq, partial(self._events.redeem, session, redeem.seq, known=known))
 
     def _flush(self, connection: Connection) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The command line: `kvcluster run-batch` and `kvcluster model`. Parse, call, print; nothing is decided here.
+"""The command line: run-batch, model, plan, doctor, audit. Parse, call, print; nothing is decided here.
 
 Neither Ray nor torch is imported before a command needs it, so that --help and a wrong option answer at once.
 """
@@ -9,6 +9,9 @@ from typing import Annotated
 
 import typer
 
+from kvcluster.cli.audit import audit
+from kvcluster.cli.doctor import doctor
+from kvcluster.cli.plan import plan
 from kvcluster.cli.run_batch import run_batch
 from kvcluster.cli.sentences import one_sentence
 
@@ -21,6 +24,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("run-batch")(run_batch)
+app.command("plan")(plan)
+app.command("doctor")(doctor)
+app.command("audit")(audit)
 
 
 @app.callback()

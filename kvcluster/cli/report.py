@@ -1,12 +1,10 @@
-"""What each device did, as a table: with lines on a terminal, as aligned columns elsewhere."""
+"""What each device did in a job, as a table."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-import typer
-
+from kvcluster.cli.tables import write_table
 from kvcluster.services.statistics import DeviceReport
 from kvcluster.units import format_bytes
 
@@ -24,20 +22,7 @@ HEADINGS = (
 
 def write_device_table(reports: Sequence[DeviceReport]) -> None:
     """On standard output, one row a device."""
-    rows = [_row(report) for report in reports]
-    if sys.stdout.isatty():
-        _write_rich(rows)
-    else:
-        typer.echo("\n".join(aligned([HEADINGS, *rows])))
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """One line a row: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) if index == 0 else cell.rjust(width) for index, (cell, width) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in rows)
-    ]
+    write_table(HEADINGS, [_row(report) for report in reports])
 
 
 def _row(report: DeviceReport) -> tuple[str, ...]:
@@ -51,15 +36,3 @@ def _row(report: DeviceReport) -> tuple[str, ...]:
         f"{report.messages_per_token:.3f}",
         str(report.driver_calls),
     )
-
-
-def _write_rich(rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console  # here, because --help must come at once
-    from rich.table import Table
-
-    table = Table(HEADINGS[0])
-    for heading in HEADINGS[1:]:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)

@@ -28,12 +28,17 @@ def run_batch(
         str | None, typer.Option(help="Join this running cluster, as RAY_ADDRESS does: HOST:PORT or auto.")
     ] = None,
     model: Annotated[str | None, _setting("A Hugging Face model's folder, or gemma3-270m.")] = None,
-    devices: Annotated[str | None, _setting("host, or host:0,1 for two host devices [host]")] = None,
-    device_memory: Annotated[str | None, _setting("KV memory of each device [512MiB]")] = None,
+    devices: Annotated[str | None, _setting("host or cuda, or some of them: host:0,1 or cuda:0,1 [host]")] = None,
+    device_memory: Annotated[
+        str | None, _setting("KV memory of each device; of a GPU the most [512MiB; what is free]")
+    ] = None,
+    gpu_memory_utilization: Annotated[
+        float | None, _setting("Share of what is free on a GPU beside the model [0.9]")
+    ] = None,
     workers_per_device: Annotated[int | None, _setting("Request actors on each device [1]")] = None,
     dtype: Annotated[str | None, _setting("float32 or bfloat16 [bfloat16]")] = None,
     layout: Annotated[str | None, _setting("token-major, seq-major or head-major [token-major]")] = None,
-    granule: Annotated[str | None, _setting("Memory grows by this much [64KiB]")] = None,
+    granule: Annotated[str | None, _setting("Memory grows by this much [64KiB; what a GPU recommends]")] = None,
     max_num_seqs: Annotated[int | None, _setting("Sequences that a worker runs together [16]")] = None,
     max_num_batched_tokens: Annotated[int | None, _setting("Tokens that a worker computes in a step [512]")] = None,
     threads: Annotated[int | None, _setting("Threads of each worker [the cores, divided]")] = None,

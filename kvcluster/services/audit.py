@@ -1,19 +1,26 @@
 """Whether one device's books are true: each figure is counted twice, in two ways, and both must agree.
 
 accounts          sum to the capacity, none below zero
-granted           the held grants, one by one
-out               the windows of all reservations, and each request's account
-quarantined       the quarantine's list, and the quarantine account
+granted           the held grants, one by one, by tenant
+out               the windows of all reservations, each request's account, and what is retained and not sealed
+shared            the handles of all sealed prefixes, each prefix's account
+users             who uses a prefix, against what each reservation uses; who is idle, counted from nothing
+quarantined       the quarantine's list, and each tenant's quarantine account
+tenants           the sum of a tenant's accounts
 pooled            the pool's own list; and it is covered by free + granted
 created           what the hardware itself says that it holds
 """
 
 from __future__ import annotations
 
-from kvcluster.budget.ledger import FREE, GRANTED, QUARANTINE, account_of
+from collections import Counter
+
+from kvcluster.budget.ledger import FREE, Account
 from kvcluster.driver.protocol import Driver
 from kvcluster.errors import InvariantBroken
-from kvcluster.memory.handle import HandleState
+from kvcluster.memory.handle import HandleState, bytes_of
+from kvcluster.memory.shared_prefix import PrefixState, SharedPrefix
+from kvcluster.services.books import Books, prefix_account, request_account
 from kvcluster.services.device_memory import DeviceMemory
 
 
@@ -23,27 +30,95 @@ def audit_memory(memory: DeviceMemory, driver: Driver) -> None:
     Raises:
         InvariantBroken: two figures differ; the sentence has both.
     """
-    memory.governor.collect_expired()
-    ledger, pool = memory.ledger, memory.pool
-    ledger.check()
-    _same("granted", memory.governor.held_bytes(), ledger.balance(GRANTED))
-    _same("quarantined", memory.quarantine.size_bytes, ledger.balance(QUARANTINE))
-    _same("handles in quarantine", pool.bytes_in(HandleState.QUARANTINED), memory.quarantine.size_bytes)
+    books = memory.books
+    books.governor.collect_expired()
+    books.ledger.check()
+    _audit_tenants(books)
     _audit_requests(memory)
-    _same("address reserved", sum(r.reserved_bytes for r in memory.reservations.values()), memory.reserved_bytes)
-    pooled, spendable = pool.bytes_in(HandleState.POOLED), ledger.balance(FREE) + ledger.balance(GRANTED)
-    _same("pooled", pool.pooled_bytes, pooled)
-    if pooled > spendable:
-        raise InvariantBroken(sentence=f"{pooled} bytes are pooled and only {spendable} are free or granted")
-    _same("held by the hardware", driver.memory_info().held_bytes, pool.created_bytes)
+    _audit_prefixes(books)
+    _audit_uses(memory)
+    _audit_handles(memory)
+    _same("held by the hardware", driver.memory_info().held_bytes, books.pool.created_bytes)
+
+
+def _audit_tenants(books: Books) -> None:
+    ledger, used = books.ledger, Counter[str]()
+    for account, size_bytes in ledger.balances().items():
+        used[account.tenant] += size_bytes if account != FREE else 0
+    for tenant in {*used, *ledger.tenants()}:
+        _same(f"used by tenant {tenant!r}", used[tenant], ledger.used_by(tenant))
+        granted, quarantine = Account.granted(tenant), Account.quarantine(tenant)
+        _same(f"granted to {tenant!r}", books.governor.held_bytes(tenant), ledger.balance(granted))
+        _same(f"quarantined of {tenant!r}", books.quarantine.used_by(tenant), ledger.balance(quarantine))
 
 
 def _audit_requests(memory: DeviceMemory) -> None:
-    held = {account_of(request): r.held_bytes for request, r in memory.reservations.items() if r.held_bytes}
-    booked = {account: size for account, size in memory.ledger.balances().items() if account.kind == "request"}
+    held = {request_account(r): r.held_bytes for r in memory.reservations.values() if r.held_bytes}
+    _same_accounts("requests hold", held, _booked(memory.books, "request"))
+    reserved = sum(reservation.reserved_bytes for reservation in memory.reservations.values())
+    _same("address reserved", reserved, memory.reserved_bytes)
+
+
+def _audit_prefixes(books: Books) -> None:
+    held: dict[Account, int] = {}
+    for prefix in books.prefixes:
+        windows = prefix.shape.window_count(prefix.extent.windows) - prefix.shape.window_count(prefix.extent.base)
+        wanted = 0 if prefix.owner else windows * prefix.shape.granule_bytes
+        _same(f"handles of prefix {prefix.number}", bytes_of(prefix.handles), wanted)
+        if is_idle(prefix) is not prefix.is_idle:
+            raise InvariantBroken(
+                sentence=f"prefix {prefix.number} is booked as idle: {prefix.is_idle}, which is wrong"
+            )
+        if wanted:
+            held[prefix_account(prefix)] = wanted
+    _same_accounts("prefixes hold", held, _booked(books, "prefix") | _booked(books, "retained"))
+
+
+def _audit_uses(memory: DeviceMemory) -> None:
+    by_prefix = {(prefix.number, request) for prefix in memory.books.prefixes for request in prefix.users}
+    by_request = {(use.prefix.number, r.request) for r in memory.reservations.values() for use in r.uses}
+    if by_prefix != by_request:
+        raise InvariantBroken(sentence=f"prefixes are used by {by_prefix} and requests use {by_request}")
+    owned = {prefix.number: prefix.owner for prefix in memory.books.prefixes if prefix.owner}
+    writing = {r.writing.number: r.request for r in memory.reservations.values() if r.writing}
+    if owned != writing:
+        raise InvariantBroken(sentence=f"prefixes are written by {owned} and requests write {writing}")
+
+
+def _audit_handles(memory: DeviceMemory) -> None:
+    pool, prefixes = memory.books.pool, memory.books.prefixes
+    unsealed = sum(prefix.size_bytes for prefix in prefixes if prefix.state is PrefixState.WRITING)
+    sealed = sum(prefix.size_bytes for prefix in prefixes if prefix.state is PrefixState.SEALED)
+    held = sum(reservation.held_bytes for reservation in memory.reservations.values())
+    _same("handles out", pool.bytes_in(HandleState.OUT), held + unsealed)
+    _same("handles shared", pool.bytes_in(HandleState.SHARED), sealed)
+    _same("handles in quarantine", pool.bytes_in(HandleState.QUARANTINED), memory.books.quarantine.size_bytes)
+    for state in HandleState:
+        _same(f"handles {state.value}", pool.counted_bytes(state), pool.bytes_in(state))
+    pooled = pool.bytes_in(HandleState.POOLED)
+    _same("pooled", pool.pooled_bytes, pooled)
+    spendable = memory.books.ledger.balance(FREE) + memory.books.ledger.total("granted")
+    if pooled > spendable:
+        raise InvariantBroken(sentence=f"{pooled} bytes are pooled and only {spendable} are free or granted")
+
+
+def is_idle(prefix: SharedPrefix) -> bool:
+    """Counted from nothing: nobody uses it or what is built on it."""
+    links = [prefix]
+    for link in links:
+        if link.owner or link.users or link.ghosts:
+            return False
+        links += link.children
+    return True
+
+
+def _booked(books: Books, kind: str) -> dict[Account, int]:
+    return {account: size for account, size in books.ledger.balances().items() if account.kind == kind}
+
+
+def _same_accounts(what: str, held: dict[Account, int], booked: dict[Account, int]) -> None:
     if held != booked:
-        raise InvariantBroken(sentence=f"requests hold {held} and are charged {booked}")
-    _same("handles out", memory.pool.bytes_in(HandleState.OUT), sum(held.values()))
+        raise InvariantBroken(sentence=f"{what} {held} and are charged {booked}")
 
 
 def _same(what: str, counted: int, booked: int) -> None:

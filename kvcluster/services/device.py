@@ -1,7 +1,10 @@
-"""A device actor's work, without Ray: sessions, frames, tickets, over the memory of one device.
+"""A device actor's work, without Ray: sessions, frames, tickets, pushes, over the memory of one device.
 
 One lock: a frame, a socket event and a statistics call each hold it for their whole duration, and nothing waits for
 a client under it. After an act that broke off in the middle nothing is executed any more (`services.turns`).
+Whatever may call the driver is a patient operation (`driver.passages`), from before the lock: while a graph is captured
+in this process it waits, holding nothing, and is never refused: it comes unasked, or from clients that know of no
+capture. Only the capturing thread itself is (DriverError, EBUSY; nothing changed): it would wait for itself.
 Frames come from Ray or from a LocalDevice; hello, redemption and the end of a client come from the attach socket
 (`attach.server.SessionEvents`). A session is served while its connection is live. Its end has two steps: EOF takes
 back its grants and quarantines what it had; only the kernel's word that the process is dead makes those bytes free.
@@ -9,13 +12,12 @@ back its grants and quarantines what it had; only the kernel's word that the pro
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from kvcluster.attach.server import Descriptors
+from kvcluster.attach.protocol import Descriptors
 from kvcluster.attach.sockets import MAX_DESCRIPTORS
+from kvcluster.driver.gate import patient_operation
 from kvcluster.driver.protocol import Driver, PhysicalHandle
 from kvcluster.errors import (
     DeviceUnreachable,
@@ -26,35 +28,24 @@ from kvcluster.errors import (
     StaleEpoch,
 )
 from kvcluster.failpoints import Failpoint, reach
-from kvcluster.memory.handle import Handle, HandleState
-from kvcluster.services.asks import MOST_RUNS
+from kvcluster.ids import ImportKey, RequestId
 from kvcluster.services.audit import audit_memory
-from kvcluster.services.device_memory import DeviceMemory, MemorySettings
-from kvcluster.services.operations import Operations, runs_of_answers
-from kvcluster.services.sessions import EndedNames, ReplyLimits, Session, SessionState
+from kvcluster.services.device_memory import DeviceMemory
+from kvcluster.services.device_settings import DeviceSettings
+from kvcluster.services.figures import Moment, Parts, Peaks, statistics_of
+from kvcluster.services.handing import exported, settled
+from kvcluster.services.operations import Operations
+from kvcluster.services.pushes import Pushes
+from kvcluster.services.sessions import EndedNames, Session, SessionState
 from kvcluster.services.statistics import DeviceStatistics
+from kvcluster.services.tickets import Share
 from kvcluster.services.turns import Turns
+from kvcluster.services.work import Work
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_frame, encode, groups
 from kvcluster.wire.faults import fault_of
 
-
-@dataclass(frozen=True, slots=True)
-class DeviceSettings:
-    """`epoch` is the incarnation's own number; `lease_s` and `heartbeat_s` are told to clients.
-
-    `most_runs` is how many runs of windows one reply names, so that it fits into a frame, `replies` what one session
-    may leave unacknowledged, and `most_ended` how many names of ended sessions are remembered.
-    """
-
-    name: str
-    memory: MemorySettings
-    epoch: int = 1
-    lease_s: float = 30.0
-    heartbeat_s: float = 5.0
-    most_runs: int = MOST_RUNS
-    replies: ReplyLimits = field(default_factory=ReplyLimits)
-    most_ended: int = 4096
+__all__ = ["DeviceService", "DeviceSettings"]
 
 
 class DeviceService:
@@ -69,14 +60,15 @@ class DeviceService:
         self._operations = Operations(self._memory)
         self._sessions: dict[str, Session] = {}
         self._ended = EndedNames(settings.most_ended)
+        self._pushes = Pushes()
+        self._peaks = Peaks()
         self._leaving = False
         self._frames = 0
-        self._peak_reserved_bytes = 0
-        self._peak_committed_bytes = 0
         self._idle_since = clock()
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
+    @patient_operation
     def frame(self, data: bytes) -> bytes:
         """Execute one frame, or answer it as it was answered before.
 
@@ -86,7 +78,7 @@ class DeviceService:
                 included, is not executed. The caller stops the process. So with any other error.
         """
         frame = decode_frame(data)
-        with self._turns:
+        with self._act():
             try:
                 stored = self._admitted(frame).answered(frame.seq, frame.ack)
             except KvClusterError as refusal:
@@ -109,19 +101,19 @@ class DeviceService:
 
     def _execute(self, frame: wire.Frame) -> bytes:
         session = self._sessions[frame.session]
-        handed: list[Handle] = []
+        shares: list[Share] = []
         results: list[wire.GroupResult] = []
         runs_left = self._settings.most_runs
-        for group in groups(frame):
-            result, work = self._operations.perform(frame.session, group, runs_left=runs_left)
+        for ops in groups(frame):
+            request = RequestId(frame.session, ops[0].request.number, ops[0].request.generation)
+            result, work = self._operations.perform(request, ops, Work(runs_left, session.known))
             results.append(result)
-            runs_left -= runs_of_answers(result.answers)
-            session.void(work.released)
-            handed += work.handed
+            runs_left -= work.runs_named
+            shares += settled(session, request, work)
         reply = encode(self._reply(frame, results=tuple(results)))
-        session.store(frame.seq, reply, handed)
+        session.store(frame.seq, reply, shares)
         self._frames += 1
-        self._note_peaks()
+        self._peaks.note(self._memory)
         return reply
 
     def _reply(
@@ -152,44 +144,52 @@ class DeviceService:
         return wire.Welcome(
             device=settings.name,
             epoch=settings.epoch,
-            granule_bytes=self._memory.granule_bytes,
-            capacity_bytes=self._memory.capacity_bytes,
+            granule_bytes=self._memory.books.granule_bytes,
+            capacity_bytes=self._memory.books.ledger.capacity_bytes,
             lease_s=settings.lease_s,
             heartbeat_s=settings.heartbeat_s,
         )
 
-    def redeem(self, session: str, seq: int, start: int = 0) -> Descriptors:
-        """Descriptors for the windows that frame `seq` committed, a packet's from `start` on; the receiver closes them.
+    @patient_operation
+    def redeem(self, session: str, seq: int, start: int = 0, known: frozenset[ImportKey] = frozenset()) -> Descriptors:
+        """The handles that frame `seq` hands over, a packet's from `start` on; descriptors for those not `known`.
 
-        Each piece asks for the ticket anew: a window that was released meanwhile may be somebody else's by now.
+        The receiver closes them. Each piece asks for the ticket anew: a window that was released meanwhile may be
+        somebody else's by now.
 
         Raises:
             SessionEnded, NotAllowed: see `Session.ticket`.
             LimitReached, DriverError: a descriptor could not be made. None is left open.
         """
         with self._turns:
-            handles = self._session(session).ticket(seq)
+            client = self._session(session)
+            handles = client.ticket(seq)
             piece = handles[start : start + MAX_DESCRIPTORS]
-            return export_all(self._driver, tuple(handle.physical for handle in piece), len(handles))
+            descriptors = exported(self._driver, piece, known, len(handles))
+            client.knows(key.handle for key in known)
+            client.knows(handle.identity for handle in piece)
+            return descriptors
 
     def handles(self, session: str, seq: int) -> tuple[PhysicalHandle, ...]:
-        """What `redeem` hands over, for a client in this very process. Raises as it does."""
+        """The same for a client in this very process, which borrows them. Raises as it does."""
         with self._turns:
-            return tuple(handle.physical for handle in self._session(session).ticket(seq))
+            return tuple([handle.physical for handle in self._session(session).ticket(seq)])
 
     def heartbeat(self, session: str) -> None:
         with self._turns:
             if session in self._sessions:
                 self._sessions[session].heard_at = self._clock()
 
+    @patient_operation
     def disconnected(self, session: str) -> None:
         """The connection ended. The process may live on: what it has is quarantined."""
-        with self._turns:
+        with self._act():
             self._orphan(session)
 
+    @patient_operation
     def gone(self, session: str) -> None:
         """The process is dead: what it had is free."""
-        with self._turns:
+        with self._act():
             self._orphan(session)
             if session in self._sessions:
                 self._sessions[session].move(SessionState.GONE)
@@ -202,7 +202,8 @@ class DeviceService:
             return
         session.orphan()
         self._memory.orphan(name)
-        if not self._memory.held_by(name):
+        self._pushes.drop(name)
+        if not self._memory.is_haunted_by(name):
             self._forget(name)
 
     def _forget(self, name: str) -> None:
@@ -218,10 +219,51 @@ class DeviceService:
             raise SessionEnded(session=name)
         return session
 
+    @patient_operation
     def idle(self) -> None:
         """Housekeeping when nothing happens: expired grants return."""
         with self._turns:
-            self._memory.governor.collect_expired()
+            self._memory.books.governor.collect_expired()
+
+    # --- pushes ---------------------------------------------------------------------------------------------------
+
+    @property
+    def has_pushes(self) -> bool:
+        """Whether somebody is to be told something. Takes no lock."""
+        return self._pushes.has_any
+
+    def pushes(self, session: str) -> tuple[wire.Push, ...]:
+        """What this session is to be told unasked, once; nothing for one that is not known."""
+        with self._turns.looking:
+            return self._pushes.drain(session)
+
+    def all_pushes(self) -> tuple[tuple[str, wire.Push], ...]:
+        """The same for every session. Takes no lock where there is nothing."""
+        if not self._pushes.has_any:
+            return ()
+        with self._turns.looking:
+            return self._pushes.drain_all()
+
+    @contextmanager
+    def _act(self) -> Iterator[None]:
+        """A turn after which there may be something to tell."""
+        with self._turns:
+            yield
+            self._pushes.collect(self._memory, self._sessions)
+
+    # --- memory ---------------------------------------------------------------------------------------------------
+
+    @patient_operation
+    def fill(self) -> bool:
+        """Create a few handles ahead, while there is a client, so that growth need not; whether there is more to do."""
+        with self._act():
+            return bool(self._sessions) and not self._leaving and self._memory.fill()
+
+    @patient_operation
+    def measure(self, utilization: float) -> int:
+        """Fit the capacity to what the hardware has now: see `Books.measure`; returns it."""
+        with self._act():
+            return self._memory.books.measure(utilization)
 
     # --- truth ----------------------------------------------------------------------------------------------------
 
@@ -234,6 +276,7 @@ class DeviceService:
         with self._turns.looking:
             return self._statistics()
 
+    @patient_operation
     def audit(self) -> DeviceStatistics:
         """The same, after checking that everything sums, and that the hardware holds what was created.
 
@@ -245,33 +288,16 @@ class DeviceService:
             return self._statistics()
 
     def _statistics(self) -> DeviceStatistics:
-        memory, operations = self._memory, self._operations
-        return DeviceStatistics(
+        moment = Moment(
             device=self._settings.name,
             epoch=self._settings.epoch,
-            capacity_bytes=memory.capacity_bytes,
-            accounts={str(account): size_bytes for account, size_bytes in memory.ledger.balances().items()},
-            handles={state.value: memory.pool.bytes_in(state) for state in HandleState},
-            reserved_bytes=memory.reserved_bytes,
-            peak_reserved_bytes=self._peak_reserved_bytes,
-            committed_bytes=memory.committed_bytes,
-            peak_committed_bytes=self._peak_committed_bytes,
-            sessions={name: session.state.value for name, session in self._sessions.items()},
-            pids={name: session.pid for name, session in self._sessions.items()},
-            silent_s={name: self._clock() - session.heard_at for name, session in self._sessions.items()},
-            ended_names=len(self._ended),
+            now_s=self._clock(),
             idle_s=self._idle_s(),
-            open_requests=len(memory.reservations),
-            requests=operations.requests,
+            ended_names=len(self._ended),
             frames=self._frames,
-            stored_replies=sum(session.stored_replies for session in self._sessions.values()),
-            refusals=dict(operations.refusals),
-            driver_calls=dict(self._driver.calls()),
         )
-
-    def _note_peaks(self) -> None:
-        self._peak_reserved_bytes = max(self._peak_reserved_bytes, self._memory.reserved_bytes)
-        self._peak_committed_bytes = max(self._peak_committed_bytes, self._memory.committed_bytes)
+        parts = Parts(self._driver, self._memory, self._operations, self._sessions, self._peaks)
+        return statistics_of(parts, moment)
 
     def close_if_idle(self, seconds: float) -> bool:
         """Close, if there was no session for so long; whether it was. Whoever says hello afterwards is refused."""
@@ -281,21 +307,12 @@ class DeviceService:
             self._leaving = True
             return True
 
+    @patient_operation
     def close(self) -> None:
-        """End every session, as if its connection had ended, and give the pool back to the driver."""
+        """End every session, as if its connection had ended, and give what nobody has back to the driver."""
         with self._turns:
             self._leaving = True
             for name in tuple(self._sessions):
                 self._orphan(name)
+            self._memory.books.evict_all()
             self._memory.trim(0)
-
-
-def export_all(driver: Driver, handles: tuple[PhysicalHandle, ...], total: int) -> Descriptors:
-    """A descriptor a handle, all or none; they are a piece of `total`."""
-    with ExitStack() as opened:
-        fds = []
-        for handle in handles:
-            fds.append(driver.export_fd(handle))
-            opened.callback(os.close, fds[-1])
-        opened.pop_all()
-    return Descriptors(tuple(fds), tuple(handle.size_bytes for handle in handles), total)

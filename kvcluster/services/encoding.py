@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from kvcluster.geometry.residency import GroupShape
 from kvcluster.ids import RequestId, WindowRun
-from kvcluster.services.sequence import MemoryState, SequenceMemory, TakenBack
+from kvcluster.services.asks import Ask, AskGrant, Grow, Join, Publish, ReturnGrant, Spend
+from kvcluster.services.prefix import Prefix
+from kvcluster.services.sequence import MemoryState, SequenceMemory
+from kvcluster.services.taken_back import TakenBack, Windows, behind
 from kvcluster.wire import messages as wire
 
 
@@ -26,10 +31,41 @@ def open_operation(memory: SequenceMemory) -> tuple[wire.Operation, ...]:
     """`open`, where the device has not heard of the request."""
     if memory.state is not MemoryState.NEW:
         return ()
-    shape = memory.range.range_map.shape
-    groups = tuple(wire.Group(fragments=g.fragments, stride_bytes=g.stride_bytes) for g in shape.groups)
-    after = key_of(memory.spec.after) if memory.spec.after else None
-    return (wire.Open(request=key_of(memory.request), groups=groups, max_tokens=memory.spec.max_tokens, after=after),)
+    spec = memory.spec
+    opened = wire.Open(
+        request=key_of(memory.request),
+        groups=tuple(_wire_group(group) for group in memory.holdings.shape.groups),
+        max_tokens=spec.max_tokens,
+        after=key_of(spec.after) if spec.after else None,
+        tenant=spec.tenant,
+        shareable_tokens=spec.shareable_tokens,
+    )
+    return (opened,)
+
+
+def _wire_group(group: GroupShape) -> wire.Group:
+    return wire.Group(
+        fragments=group.fragments, stride_bytes=group.stride_bytes, keeps=group.keeps.value, windows=group.windows
+    )
+
+
+def operations_of(ask: Ask, grants: Iterator[int]) -> tuple[wire.Operation, ...]:
+    """What `ask` asks the device for; `grants` are numbers that were never used. What it gives back is none of it."""
+    key = key_of(ask.memory.request)
+    match ask:
+        case Grow(memory, tokens):
+            return grow_operations(memory, tokens, next(grants))
+        case Join(memory, prefix, tokens, grow_to):
+            return join_operations(memory, prefix, tokens, grow_to=grow_to, grant=next(grants))
+        case AskGrant(memory, grant):
+            return grant_operations(memory, grant.identity.number, grant.size_bytes)
+        case Spend(memory, tokens, grant):
+            return (commit_operation(memory, tokens, grant.identity.number),)
+        case ReturnGrant(_, grant):
+            return (wire.GiveBack(request=key, grant=grant.identity.number),)
+        case Publish(_, tokens):
+            return (wire.Publish(request=key, tokens=tokens),)
+    return ()
 
 
 def commit_operation(memory: SequenceMemory, tokens: int, grant: int) -> wire.Operation:
@@ -44,16 +80,53 @@ def grow_operations(memory: SequenceMemory, tokens: int, grant: int) -> tuple[wi
     return (*grant_operations(memory, grant, size_bytes), commit_operation(memory, tokens, grant))
 
 
+def snapshot_operations(memory: SequenceMemory, tokens: int, grant: int) -> tuple[wire.Operation, ...]:
+    """The same for the windows of the snapshots."""
+    size_bytes = memory.holdings.missing_bytes(snapshot_windows(memory, tokens))
+    if not size_bytes:
+        return ()
+    commit = wire.Commit(request=key_of(memory.request), grant=grant, tokens=tokens, snapshot=True)
+    return (*grant_operations(memory, grant, size_bytes), commit)
+
+
+def snapshot_windows(memory: SequenceMemory, tokens: int) -> Windows:
+    shape = memory.holdings.shape
+    return shape.with_snapshots(shape.windows(tokens))
+
+
+def join_operations(
+    memory: SequenceMemory, prefix: Prefix, tokens: int, *, grow_to: int | None, grant: int
+) -> tuple[wire.Operation, ...]:
+    """`join`, and `grant` and `commit` for what is missing beside it: the device knows how much that is."""
+    shape, key = memory.holdings.shape, key_of(memory.request)
+    operations = (*open_operation(memory), wire.Join(request=key, prefix=prefix.number, tokens=tokens))
+    if grow_to is None:
+        return operations
+    beside = shape.shared_windows(min(tokens, prefix.tokens))
+    size_bytes = max(1, memory.holdings.missing_bytes(shape.windows(grow_to), beside=beside))
+    asked = wire.Grant(request=key, grant=grant, size_bytes=size_bytes, tokens=grow_to)
+    return (*operations, asked, commit_operation(memory, grow_to, grant))
+
+
 def grant_operations(memory: SequenceMemory, grant: int, size_bytes: int) -> tuple[wire.Operation, ...]:
     asked = wire.Grant(request=key_of(memory.request), grant=grant, size_bytes=size_bytes)
     return (*open_operation(memory), asked)
 
 
 def release_operations(memory: SequenceMemory, taken_back: TakenBack) -> tuple[wire.Operation, ...]:
-    """`release` for what was unmapped, and for what could not be."""
-    key, operations = key_of(memory.request), []
+    """`release` for what was unmapped, and for what could not be; `leave` for the prefixes."""
+    key = key_of(memory.request)
+    operations: list[wire.Operation] = []
     if taken_back.done:
         operations.append(wire.Release(request=key, runs=wire_runs(taken_back.done), outcome="clean"))
     if taken_back.still:
         operations.append(wire.Release(request=key, runs=wire_runs(taken_back.still), outcome="quarantined"))
+    for left in taken_back.left:
+        outcome = "clean" if left.is_clean else "quarantined"
+        operations.append(wire.Leave.model_validate({"request": key, "prefix": left.number, "outcome": outcome}))
     return tuple(operations)
+
+
+def but_retained(taken_back: TakenBack, kept: Windows) -> TakenBack:
+    """The same without the first `kept` windows of each fragment, which the device is to retain."""
+    return replace(taken_back, done=tuple(behind(taken_back.done, kept)))

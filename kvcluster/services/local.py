@@ -13,42 +13,83 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Self
 
-from kvcluster.driver.host import open_host_driver
+from kvcluster.budget.quotas import Quotas
+from kvcluster.driver.cuda import open_cuda_driver
+from kvcluster.driver.gate import operation
+from kvcluster.driver.host import HostDriver, open_host_driver
 from kvcluster.driver.protocol import Driver, PhysicalHandle
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.ids import new_session
-from kvcluster.services.device import DeviceService, DeviceSettings
-from kvcluster.services.device_memory import MemorySettings
+from kvcluster.services.device import DeviceService
+from kvcluster.services.device_settings import (
+    DeviceSettings,
+    MemorySettings,
+    bulk_bytes_for,
+    pool_bytes_for,
+    what_is_there,
+)
 from kvcluster.services.port import DevicePort
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 from kvcluster.services.statistics import DeviceStatistics
-from kvcluster.units import KIB, MIB, parse_bytes
-from kvcluster.wire.messages import Hello
+from kvcluster.units import KIB, parse_bytes
+from kvcluster.wire.messages import Hello, Reclaim
+
+_GRANULE_BYTES = 64 * KIB  # of a host device
 
 
-def pool_bytes_for(capacity_bytes: int) -> int:
-    """How much of a device may stay pooled: the smaller of 64 MiB and 2 %."""
-    return min(64 * MIB, capacity_bytes // 50)
+def open_device(
+    name: str = "host",
+    *,
+    memory: str | int = "256MiB",
+    granule: str | int | None = None,
+    utilization: float = 0.9,
+    quotas: Mapping[str, str | int] | None = None,
+) -> LocalDevice:
+    """A device of `memory` bytes in this process, a whole number of granules: "host", "cuda:0", or a GPU's UUID.
 
-
-def open_device(name: str = "host", *, memory: str | int = "256MiB", granule: str | int = 64 * KIB) -> LocalDevice:
-    """A device of `memory` bytes in this process, a whole number of granules. `name` is "host".
+    A GPU's device has at most `utilization` of what is free on it now. A granule is 64 KiB, on a GPU what its driver
+    says. `quotas` are by tenant: the most that it may have of the device; one that is not named may have all.
 
     Raises:
-        ValueError: no such device, a size that is not one, or a memory that is not whole granules. Nothing is open.
+        ValueError: no such name, a size that is not one, or a memory that is not whole granules. Nothing is open.
+        DeviceMissing, DriverError: CUDA or the GPU is not there, or does not work. Nothing is open.
     """
-    if name != "host":
-        raise ValueError(f"{name!r} is no device that can be opened here: use 'host'")
-    capacity_bytes, granule_bytes = parse_bytes(memory), parse_bytes(granule)
+    memory_bytes, granule_bytes = parse_bytes(memory), None if granule is None else parse_bytes(granule)
+    bounds = Quotas({tenant: parse_bytes(size) for tenant, size in (quotas or {}).items()})
+    if name == "host":
+        return _on_host(memory_bytes, _GRANULE_BYTES if granule_bytes is None else granule_bytes, bounds)
+    if name.startswith(("cuda", "GPU-")):
+        return _on_gpu(name, memory_bytes, granule_bytes, utilization, bounds)
+    raise ValueError(f"{name!r} is no device that can be opened here: use 'host', 'cuda:0' or 'GPU-' and a UUID")
+
+
+def _on_host(capacity_bytes: int, granule_bytes: int, quotas: Quotas) -> LocalDevice:
     driver = open_host_driver(granule_bytes=granule_bytes, capacity_bytes=capacity_bytes)
-    settings = MemorySettings(capacity_bytes, granule_bytes, pool_bytes_for(capacity_bytes))
-    return open_local_device(driver, settings, name=name)
+    pool_bytes = pool_bytes_for(capacity_bytes)
+    return open_local_device(driver, MemorySettings(capacity_bytes, granule_bytes, pool_bytes, quotas=quotas))
+
+
+def _on_gpu(name: str, asked_bytes: int, granule_bytes: int | None, utilization: float, quotas: Quotas) -> LocalDevice:
+    if not 0 < utilization <= 1:
+        raise ValueError(f"a utilization lies above 0 and is at most 1, and {utilization} does not")
+    with ExitStack() as undo:
+        driver = open_cuda_driver(name)
+        undo.callback(driver.close)
+        granule = driver.granularity_bytes if granule_bytes is None else granule_bytes
+        if granule % driver.granularity_bytes or not granule:
+            raise ValueError(f"a granule of {name} is a multiple of {driver.granularity_bytes} bytes, not {granule}")
+        pool_bytes, bulk_bytes = pool_bytes_for(asked_bytes), bulk_bytes_for(granule)
+        asked = MemorySettings(asked_bytes, granule, pool_bytes, quotas=quotas, bulk_bytes=bulk_bytes)
+        free_bytes = driver.memory_info().free_bytes
+        memory = what_is_there(asked, device=name, free_bytes=free_bytes, utilization=utilization)
+        undo.pop_all()
+    return open_local_device(driver, memory, name=name)
 
 
 def open_local_device(
@@ -79,17 +120,52 @@ class LocalDevice:
         self._ports.append(port)
         return port
 
-    def open(self, geometry: KvGeometry, *, max_tokens: int, layout: Layout = Layout.TOKEN_MAJOR) -> SequenceMemory:
-        """A new request's memory: an address for `max_tokens` tokens that never moves, and no bytes yet."""
-        return self.port.memory(SequenceSpec(geometry, layout, max_tokens))
+    def open(
+        self,
+        geometry: KvGeometry,
+        *,
+        max_tokens: int,
+        layout: Layout = Layout.TOKEN_MAJOR,
+        tenant: str = "",
+        shareable_tokens: int = 0,
+    ) -> SequenceMemory:
+        """A new request's memory: an address for `max_tokens` tokens that never moves, and no bytes yet.
+
+        What tenants and shareable tokens are, and what else can be said, is in `SequenceSpec`.
+        """
+        spec = SequenceSpec(geometry, layout, max_tokens, tenant=tenant, shareable_tokens=shareable_tokens)
+        return self.port.memory(spec)
+
+    def working(self) -> AbstractContextManager[None]:
+        """The block computes on this device's memory: fences and releases of other threads wait for it.
+
+        On a GPU it says nothing: the streams know themselves.
+        """
+        return self.driver.working() if isinstance(self.driver, HostDriver) else nullcontext()
+
+    @operation
+    def fill(self) -> bool:
+        """Create a few handles ahead, so that a growth need not; True while there is more to do.
+
+        Raises:
+            DriverError: a graph is being captured. Nothing changed.
+        """
+        return self.service.fill()
 
     def statistics(self) -> DeviceStatistics:
         return self.service.statistics()
 
+    @operation
     def audit(self) -> DeviceStatistics:
-        """Raises InvariantBroken if anything does not sum."""
+        """The same, after checking that everything sums.
+
+        Raises:
+            InvariantBroken: it does not.
+            DriverError: a graph is being captured.
+        """
         return self.service.audit()
 
+    @operation
     def close(self) -> None:
         """Close every memory, end every session, and give the device's own memory back.
 
@@ -97,6 +173,7 @@ class LocalDevice:
 
         Raises:
             Quarantined, DriverError: a memory could not be closed (see `SequenceMemory.close`); all the rest was.
+            DriverError (EBUSY): a graph is being captured. Nothing changed.
         """
         with ExitStack() as ending:
             ending.callback(self.driver.close)
@@ -141,6 +218,12 @@ class _Direct:
 
     def settled(self, handles: Sequence[PhysicalHandle]) -> None:
         """Borrowed, so there is nothing to drop."""
+
+    def pushes(self) -> tuple[Reclaim, ...]:
+        """What is to be forgotten was only borrowed."""
+        if not self._service.has_pushes:
+            return ()
+        return tuple(push for push in self._service.pushes(self._session) if isinstance(push, Reclaim))
 
     def close(self) -> None:
         self._service.disconnected(self._session)

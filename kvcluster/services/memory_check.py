@@ -4,11 +4,13 @@ The smallest request has a token in every fragment, so it takes one granule a fr
 handle of its own. What the operating system limits is then, where it is measured:
 
     device    descriptors   one a granule, and those of the packet that is being handed over
-    worker    descriptors   one a granule that it has received and not yet mapped, and the one that it imports
+    worker    descriptors   one a granule that it has received and not yet mapped, those of imports that it keeps from
+                            earlier (`kvcluster.services.imports`), and the one that it imports
     worker    mappings      one a granule, one for the reserved rest of each fragment of a sequence that has memory,
                             and one for each address range that waits
 
-A mapped granule takes no descriptor in a worker. How many are left is measured by `kvcluster.driver.limits`.
+A mapped granule alone takes no descriptor in a worker. How many are left is measured by `kvcluster.driver.limits`. A
+GPU's memory takes neither: its descriptors live for the moment of handing over, and its mappings are not the kernel's.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Callable
 from kvcluster.attach.sockets import MAX_DESCRIPTORS
 from kvcluster.config import ConfigError, Settings
 from kvcluster.geometry.residency import Shape
+from kvcluster.services.imports import most_kept
 from kvcluster.units import format_bytes
 
 _DESCRIPTORS = "raise the hard limit of open files (ulimit -Hn)"
@@ -43,41 +46,64 @@ def check_memory(settings: Settings, shape: Shape, descriptors: int, mappings: i
     Raises:
         ConfigError: too small or too large; the sentence says which sizes would do.
     """
-    fragments, smallest = shape.window_count((1,) * len(shape.groups)), shape.window_count(shape.windows(1))
-    if settings.device_memory_bytes // settings.granule_bytes < smallest:
-        raise ConfigError(_too_small(settings, fragments, smallest))
+    fragments, smallest = _smallest(shape)
+    if _granules(settings) < smallest:
+        sentence = f"device_memory is {settings.device_memory}"
+        remedy = "give at least that much, or choose a smaller granule or the token-major layout"
+        raise ConfigError(f"{sentence}, and {_need(settings, shape, str(settings.granule))}: {remedy}")
 
     def worker_mappings(granules: int) -> int:
         sequences = min(settings.max_num_seqs, granules // smallest)
         return granules + fragments * sequences + settings.max_num_seqs + 1  # one more than it uses, as a map asks for
 
-    _check(settings, "descriptors in a worker's process", _worker_descriptors, descriptors, _DESCRIPTORS)
+    def worker_descriptors(granules: int) -> int:
+        return granules + most_kept(descriptors) + 1
+
+    _check(settings, "descriptors in a worker's process", worker_descriptors, descriptors, _DESCRIPTORS)
     _check(settings, "mappings in a worker's process", worker_mappings, mappings, _MAPPINGS)
+
+
+def check_gpu(settings: Settings, shape: Shape, capacity_bytes: int) -> None:
+    """Nothing, where a request of one token fits into what a GPU has for us beside the model.
+
+    Raises:
+        ConfigError: it does not; the sentence says what would do.
+    """
+    if capacity_bytes < _smallest(shape)[1] * shape.granule_bytes:
+        sentence = f"{format_bytes(capacity_bytes)} of the GPU are left for K and V"
+        remedy = "raise gpu_memory_utilization or device_memory, or choose a smaller model or the token-major layout"
+        raise ConfigError(f"{sentence}, and {_need(settings, shape, format_bytes(shape.granule_bytes))}: {remedy}")
+
+
+def _granules(settings: Settings) -> int:
+    sizes = settings.host_sizes
+    return sizes.capacity_bytes // sizes.granule_bytes
+
+
+def _smallest(shape: Shape) -> tuple[int, int]:
+    """Fragments, and granules of a request of one token."""
+    return shape.window_count((1,) * len(shape.groups)), shape.window_count(shape.windows(1))
 
 
 def _device_descriptors(granules: int) -> int:
     return granules + min(granules, MAX_DESCRIPTORS)
 
 
-def _worker_descriptors(granules: int) -> int:
-    return granules + 1
-
-
 def _check(settings: Settings, limit: str, need: Need, room: int, remedy: str) -> None:
-    needed = need(settings.device_memory_bytes // settings.granule_bytes)
+    needed = need(_granules(settings))
     if needed <= room:
         return
     most = bisect_right(range(room + 1), room, key=need) - 1
-    give = f"give at most {format_bytes(most * settings.granule_bytes)}, " if most > 0 else ""
+    give = f"give at most {format_bytes(most * settings.host_sizes.granule_bytes)}, " if most > 0 else ""
     raise ConfigError(
         f"device_memory is {settings.device_memory}, which takes {needed} {limit} at a granule of "
         f"{settings.granule}, and {room} are left: {give}choose a larger granule, or {remedy}"
     )
 
 
-def _too_small(settings: Settings, fragments: int, smallest: int) -> str:
+def _need(settings: Settings, shape: Shape, granule: str) -> str:
+    fragments, smallest = _smallest(shape)
     return (
-        f"device_memory is {settings.device_memory}, and one token in the {settings.layout} layout needs "
-        f"{format_bytes(smallest * settings.granule_bytes)} ({smallest} granules of {settings.granule}; "
-        f"fragments: {fragments}): give at least that much, or choose a smaller granule or the token-major layout"
+        f"one token in the {settings.layout} layout needs {format_bytes(smallest * shape.granule_bytes)} "
+        f"({smallest} granules of {granule}; fragments: {fragments})"
     )

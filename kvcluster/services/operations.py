@@ -1,8 +1,8 @@
 """Groups of operations, as messages, done on one device's memory.
 
-Decodes what a group asks, calls the verbs of `services.device_memory` in one transaction, and encodes what came of
-it: an answer an operation, or one fault and nothing done. What may stand beside what is checked first. Knows nothing
-of sessions, replies or tickets.
+Decodes what a group asks, calls the verbs of `services.device_memory` and `services.sharing` in one transaction, and
+encodes what came of it: an answer an operation, or one fault and nothing done. What may stand beside what is checked
+first. Knows nothing of sessions, replies or tickets.
 """
 
 from __future__ import annotations
@@ -10,67 +10,113 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from kvcluster.errors import KvClusterError, NotAllowed
-from kvcluster.geometry.residency import GroupShape
+from kvcluster.errors import KvClusterError, NotAllowed, NotShareable
+from kvcluster.geometry.residency import GroupShape, Keeps
+from kvcluster.geometry.shareability import Refusal
 from kvcluster.ids import GrantId, RequestId
-from kvcluster.services.device_memory import DeviceMemory
+from kvcluster.services.device_memory import DeviceMemory, Opening
 from kvcluster.services.encoding import window_runs, wire_runs
 from kvcluster.services.work import Work
 from kvcluster.wire import messages as wire
 from kvcluster.wire.faults import fault_of
 
+ALONE = (wire.GiveBack, wire.Publish, wire.Seal)
+BACK = (wire.Release, wire.Leave, wire.Close)
+
 
 class Operations:
-    """Performs groups on `memory`, and counts: `requests` opened, and `refusals` by the error's name."""
+    """Performs groups on `memory`, and counts: `requests` opened, `refusals` by the error's name, `sharing_refusals` by
+    their kind."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
         self.requests = 0
         self.refusals: Counter[str] = Counter()
+        self.sharing_refusals: Counter[str] = Counter()
 
-    def perform(self, session: str, ops: Sequence[wire.Operation], *, runs_left: int) -> tuple[wire.GroupResult, Work]:
-        """One group, whole or not at all. Its answers name at most `runs_left` runs of windows."""
+    def perform(self, request: RequestId, ops: Sequence[wire.Operation], work: Work) -> tuple[wire.GroupResult, Work]:
+        """One group, whole or not at all: the result, and the work that is kept of it."""
         key = ops[0].request
-        request = RequestId(session, key.number, key.generation)
-        work = Work()
         try:
             with work.txn:
                 _check(ops)
                 answers = tuple(self._perform(request, op, work) for op in ops)
-                _check_room(answers, runs_left)
                 work.txn.keep()
         except KvClusterError as refusal:
-            self.refusals[type(refusal).__name__] += 1
+            self._count(refusal)
             return wire.GroupResult(request=key, fault=fault_of(refusal)), Work()
         work.follow()
         return wire.GroupResult(request=key, answers=answers), work
 
+    def _count(self, refusal: KvClusterError) -> None:
+        self.refusals[type(refusal).__name__] += 1
+        if isinstance(refusal, NotShareable):
+            self.sharing_refusals[str(refusal.kind)] += 1
+
     def _perform(self, request: RequestId, op: wire.Operation, work: Work) -> wire.Answer:
-        memory = self._memory
+        match op:
+            case wire.Open() | wire.Close():
+                return self._begin_or_end(request, op, work)
+            case wire.Publish() | wire.Seal() | wire.Join() | wire.Leave():
+                return self._share(request, op, work)
+            case _:
+                return self._spend(request, op, work)
+
+    def _begin_or_end(self, request: RequestId, op: wire.Open | wire.Close, work: Work) -> wire.Answer:
         match op:
             case wire.Open():
-                return self._open(request, op)
+                arrival = self._memory.open(request, _opening(request, op))
+                self.requests += 1
+                return wire.Opened(arrival=arrival)
+            case wire.Close():
+                left = self._memory.close(request, work, retain_tokens=op.retain_tokens)
+                return wire.Closed(prefix=left.prefix.number, tokens=left.tokens) if left else wire.Closed()
+
+    def _spend(
+        self, request: RequestId, op: wire.Grant | wire.GiveBack | wire.Commit | wire.Release, work: Work
+    ) -> wire.Answer:
+        memory = self._memory
+        match op:
             case wire.Grant():
-                memory.grant(GrantId(request, op.grant), op.size_bytes, work)
-                return wire.Granted(expires_s=memory.governor.grant_s)
+                memory.grant(GrantId(request, op.grant), op.size_bytes, work, tokens=op.tokens)
+                return wire.Granted(expires_s=memory.books.governor.grant_s)
             case wire.GiveBack():
                 memory.give_back(GrantId(request, op.grant))
                 return wire.Returned()
             case wire.Commit():
-                return wire.Committed(runs=wire_runs(memory.commit(GrantId(request, op.grant), op.tokens, work)))
+                runs = memory.commit(GrantId(request, op.grant), op.tokens, work, snapshot=op.snapshot)
+                return wire.Committed(runs=wire_runs(runs))
             case wire.Release():
                 unmapped = op.outcome == "clean"
                 return wire.Released(size_bytes=memory.release(request, window_runs(op.runs), work, unmapped=unmapped))
-            case wire.Close():
-                memory.close(request, work)
-                return wire.Closed()
 
-    def _open(self, request: RequestId, op: wire.Open) -> wire.Opened:
-        shape = tuple(GroupShape(group.fragments, group.stride_bytes) for group in op.groups)
-        after = RequestId(request.session, op.after.number, op.after.generation) if op.after else None
-        arrival = self._memory.open(request, shape, op.max_tokens, after=after)
-        self.requests += 1
-        return wire.Opened(arrival=arrival)
+    def _share(
+        self, request: RequestId, op: wire.Publish | wire.Seal | wire.Join | wire.Leave, work: Work
+    ) -> wire.Answer:
+        reservation, sharing = self._memory.reservation(request), self._memory.sharing
+        match op:
+            case wire.Publish():
+                prefix = sharing.publish(reservation, op.tokens, work)
+                return wire.Published(prefix=prefix.number, tokens=op.tokens, runs=wire_runs(prefix.runs))
+            case wire.Seal():
+                sealing = sharing.seal(reservation, op.prefix, work)
+                self.sharing_refusals.update([str(Refusal.NOT_SEALED)] if sealing.refusal else [])
+                return wire.Sealed(prefix=op.prefix, runs=wire_runs(sealing.prefix.runs), refusal=sealing.refusal)
+            case wire.Join():
+                joining = sharing.join(reservation, op.prefix, op.tokens, work)
+                return wire.Joined(prefix=op.prefix, tokens=joining.tokens, runs=wire_runs(joining.part.runs))
+            case wire.Leave():
+                sharing.leave(reservation, op.prefix, work, unmapped=op.outcome == "clean")
+                return wire.Left()
+
+
+def _opening(request: RequestId, op: wire.Open) -> Opening:
+    try:
+        groups = tuple(GroupShape(g.fragments, g.stride_bytes, Keeps(g.keeps), g.windows) for g in op.groups)
+    except ValueError as wrong:
+        raise NotAllowed(reason=str(wrong)) from wrong
+    after = RequestId(request.session, op.after.number, op.after.generation) if op.after else None
+    return Opening(groups, op.max_tokens, after, op.tenant, op.shareable_tokens)
 
 
 def _check(ops: Sequence[wire.Operation]) -> None:
@@ -79,22 +125,13 @@ def _check(ops: Sequence[wire.Operation]) -> None:
     Raises:
         NotAllowed: it does not.
     """
+    for op in ops:
+        if isinstance(op, ALONE) and len(ops) > 1:
+            raise NotAllowed(reason=f"{op.verb} stands alone in its group")
     kinds = [type(op) for op in ops]
-    if wire.GiveBack in kinds and len(kinds) > 1:
-        raise NotAllowed(reason="give_back stands alone in its group")
     if wire.Close in kinds[:-1]:
         raise NotAllowed(reason="close is the last operation of its group")
-    if wire.Commit in kinds and (wire.Release in kinds or wire.Close in kinds):
-        raise NotAllowed(reason="a group commits windows or gives windows back, not both")
-
-
-def _check_room(answers: Sequence[wire.Answer], runs_left: int) -> None:
-    if runs_of_answers(answers) > runs_left:
-        raise NotAllowed(
-            reason=f"the frame's reply has room for {runs_left} more runs of windows: ask in another frame"
-        )
-
-
-def runs_of_answers(answers: Sequence[wire.Answer]) -> int:
-    """How many runs of windows the answers name."""
-    return sum(len(answer.runs) for answer in answers if isinstance(answer, wire.Committed))
+    if wire.Join in kinds[1:]:
+        raise NotAllowed(reason="join is the first operation of its group")
+    if (wire.Commit in kinds or wire.Join in kinds) and any(kind in kinds for kind in BACK):
+        raise NotAllowed(reason="a group takes windows or gives windows back, not both")

@@ -8,39 +8,26 @@ this process never disagree for longer than one frame about who has which window
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvcluster.driver.protocol import PhysicalHandle
-from kvcluster.errors import KvClusterError
+from kvcluster.driver.gate import operation
+from kvcluster.errors import KvClusterError, NotShareable
 from kvcluster.failpoints import Failpoint, reach
-from kvcluster.geometry.windows import windows_of
-from kvcluster.ids import WindowRun
-from kvcluster.services.asks import Ask, Grow, Outcome, Spend
-from kvcluster.services.encoding import key_of, window_runs
+from kvcluster.geometry.shareability import Refusal
+from kvcluster.mapping.supply import Supply
+from kvcluster.services.asks import Ask, End, Grow, Join, Outcome, Publish, Seal, Spend, TakeSnapshot
+from kvcluster.services.correspondence import Sent
+from kvcluster.services.encoding import window_runs
+from kvcluster.services.pieces import JoinedWindows, Piece, pieces_of, size_of
+from kvcluster.services.prefix import Prefix, Publication
 from kvcluster.services.sequence import SequenceMemory
-from kvcluster.services.transport import PendingReply
+from kvcluster.services.snapshots import fill_rings, take_snapshot
+from kvcluster.services.taken_back import TakenBack
 from kvcluster.wire import messages as wire
 from kvcluster.wire.faults import error_of
 
 if TYPE_CHECKING:
     from kvcluster.services.port import DevicePort
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    seq: int
-    reply: PendingReply
-
-
-@dataclass(frozen=True, slots=True)
-class _Committed:
-    """Windows that the device committed and this process has yet to map."""
-
-    place: int
-    memory: SequenceMemory
-    tokens: int
-    runs: tuple[WindowRun, ...]
 
 
 class PendingAsks:
@@ -53,6 +40,8 @@ class PendingAsks:
         self._port = port
         self._asks = tuple(ask for ask, _ in asked)
         self._errors = [error for _, error in asked]
+        self._prefixes: dict[int, Prefix] = {}  # by the ask's place
+        self._returned: dict[SequenceMemory, TakenBack] = {}
         self._sent = sent
 
     @property
@@ -63,77 +52,118 @@ class PendingAsks:
         """Whether `settle` would not wait for the device."""
         return self._sent is None or self._sent.reply.ready()
 
+    @operation
     def settle(self) -> tuple[Outcome, ...]:
         """Do the client's half; one outcome an ask, in order. Call it at a step boundary, once.
 
         Raises:
+            DriverError: a graph is being captured. Nothing changed: settle it after that.
             DeviceUnreachable: no reply came, or the device went away. What the asks did on the device is unknown.
         """
         try:
             if self._sent:
                 self._absorb(self._sent)
+            for place, ask in enumerate(self._asks):
+                if self._errors[place] is None:
+                    self._errors[place] = _finished(ask)
         finally:
             for ask in self._asks:
                 ask.memory.in_flight = False
-        return tuple(Outcome(ask, error) for ask, error in zip(self._asks, self._errors, strict=True))
+        return tuple(
+            Outcome(ask, error, self._prefixes.get(place), _joined_tokens(ask))
+            for place, (ask, error) in enumerate(zip(self._asks, self._errors, strict=True))
+        )
 
     def _absorb(self, sent: Sent) -> None:
         reply = self._port.receive(sent)
         refusal = error_of(reply.fault) if reply.fault else None  # of the whole frame: nothing was executed
-        committed: list[_Committed] = []
-        for place, ask in enumerate(self._asks):
-            mine = [result for result in reply.results if result.request == key_of(ask.memory.request)]
-            self._errors[place] = self._errors[place] or refusal or _absorbed(ask, mine)
-            committed += _commitments(place, ask, mine)
-        if committed:
-            self._map(sent, committed)
+        pieces: list[tuple[int, Piece]] = []
+        for place, (ask, results) in enumerate(zip(self._asks, _by_ask(self._asks, reply.results), strict=True)):
+            answers = [answer for result in results for answer in result.answers]
+            faults = [error_of(result.fault) for result in results if result.fault]
+            self._hear(place, ask, answers)
+            self._errors[place] = self._errors[place] or refusal or next(iter(faults), None)
+            pieces += ((place, piece) for piece in pieces_of(ask, answers))
+            if isinstance(ask, Seal) and not answers and ask.memory.holdings.publication:
+                self._give_back(ask.memory, ask.memory.holdings.not_published(is_shared=False))
+        if pieces:
+            self._map(sent, pieces)
+        self._port.return_windows(self._returned)
+        if pieces:
+            reach(Failpoint.CLIENT_COMMITTED)
 
-    def _map(self, sent: Sent, committed: Sequence[_Committed]) -> None:
+    def _hear(self, place: int, ask: Ask, answers: Sequence[wire.Answer]) -> None:
+        """What the answers say beside windows."""
+        for answer in answers:
+            match answer, ask:
+                case wire.Opened(arrival=arrival), _:
+                    ask.memory.opened(arrival)
+                case wire.Published(prefix=number, runs=runs), Publish(tokens=tokens):
+                    ask.memory.holdings.publication = Publication(number, tokens, window_runs(runs))
+                case wire.Sealed(refusal=str(reason)), _:
+                    self._errors[place] = NotShareable(kind=Refusal.NOT_SEALED, reason=reason)
+                case wire.Sealed(prefix=number), Seal(memory) if plan := memory.holdings.publication:
+                    self._prefixes[place] = self._port.prefix_of(memory, number, plan.tokens)
+                case wire.Closed(prefix=int(number), tokens=tokens), End(memory):
+                    self._prefixes[place] = self._port.prefix_of(memory, number, tokens)
+
+    def _map(self, sent: Sent, pieces: Sequence[tuple[int, Piece]]) -> None:
         try:
             handles = self._port.transport.redeem(sent.seq)
         except KvClusterError as failure:
-            failed = [(piece, failure) for piece in committed]
-        else:
-            self._port.traffic.redemptions += 1
-            reach(Failpoint.CLIENT_REDEEMED)
-            failed = list(_map_each(committed, handles))
-            self._port.transport.settled(handles)
-        for piece, error in failed:
-            self._errors[piece.place] = error
-        self._port.return_windows([(piece.memory, piece.memory.not_mapped(piece.runs)) for piece, _ in failed])
-        reach(Failpoint.CLIENT_COMMITTED)
+            for place, piece in pieces:
+                self._fail(place, piece, failure)
+            return
+        self._port.traffic.redemptions += 1
+        reach(Failpoint.CLIENT_REDEEMED)
+        failed: dict[int, KvClusterError] = {}
+        supply = Supply(handles)
+        for place, piece in pieces:
+            mine = supply.next(size_of(piece))
+            try:
+                if place in failed:  # the prefix before these windows is not there
+                    raise failed[place]
+                piece.map(mine)
+            except KvClusterError as failure:
+                failed[place] = failure
+                self._fail(place, piece, failure)
+        self._port.transport.settled(handles)
+        if any(isinstance(piece, JoinedWindows) for _, piece in pieces):
+            reach(Failpoint.CLIENT_JOINED)
+
+    def _fail(self, place: int, piece: Piece, failure: KvClusterError) -> None:
+        self._errors[place] = failure
+        self._prefixes.pop(place, None)
+        self._give_back(piece.memory, piece.withdrawn())
+
+    def _give_back(self, memory: SequenceMemory, taken_back: TakenBack) -> None:
+        self._returned[memory] = self._returned.get(memory, TakenBack()).with_more(taken_back)
 
 
-def _absorbed(ask: Ask, results: Sequence[wire.GroupResult]) -> KvClusterError | None:
-    """The ask's own refusal; tells its memory if it was opened."""
+def _by_ask(asks: Sequence[Ask], results: Sequence[wire.GroupResult]) -> Iterator[list[wire.GroupResult]]:
+    """Each ask's results: those of its request, which has no other ask in the frame."""
+    mine: dict[tuple[int, int], list[wire.GroupResult]] = {}
+    for ask in asks:
+        mine[ask.memory.request.number, ask.memory.request.generation] = []
     for result in results:
-        if result.fault:
-            return error_of(result.fault)
-        for answer in result.answers:
-            if isinstance(answer, wire.Opened):
-                ask.memory.opened(answer.arrival)
+        key = result.request.number, result.request.generation
+        if key in mine:
+            mine[key].append(result)
+    return iter(mine.values())
+
+
+def _joined_tokens(ask: Ask) -> int:
+    return ask.memory.joined_tokens if isinstance(ask, Join) else 0
+
+
+def _finished(ask: Ask) -> KvClusterError | None:
+    """All is mapped: copy what belongs into it."""
+    try:
+        match ask:
+            case TakeSnapshot(memory, tokens, written):
+                take_snapshot(memory, tokens, written)
+            case Grow() | Spend() | Join():
+                fill_rings(ask.memory)
+    except NotShareable as refusal:
+        return refusal
     return None
-
-
-def _commitments(place: int, ask: Ask, results: Sequence[wire.GroupResult]) -> Iterator[_Committed]:
-    if not isinstance(ask, Grow | Spend):
-        return
-    for result in results:
-        for answer in result.answers:
-            if isinstance(answer, wire.Committed) and answer.runs:
-                yield _Committed(place, ask.memory, ask.tokens, window_runs(answer.runs))
-
-
-def _map_each(
-    committed: Sequence[_Committed], handles: Sequence[PhysicalHandle]
-) -> Iterator[tuple[_Committed, KvClusterError]]:
-    """Map each request's windows; yields those that could not be."""
-    rest = iter(handles)
-    for piece in committed:
-        mine = [next(rest) for _ in windows_of(piece.runs)]
-        try:
-            piece.memory.range.map_runs(piece.runs, mine)
-        except KvClusterError as failure:
-            yield piece, failure
-        else:
-            piece.memory.mapped(piece.tokens)

@@ -1,22 +1,25 @@
 """The memory of one request, in the process that computes: an address that never moves, and what backs it.
 
-This is what a user holds. It has the verbs one at a time (`grant`, `commit`, `release`, `close`); an engine that
-serves many requests sends them together through `services.port.DevicePort.submit`.
+This is what a user holds. It has the verbs one at a time (`grant`, `commit`, `publish`, `join`, `leave`, `release`,
+`close`); an engine that serves many requests sends them together through `services.port.DevicePort.submit`. What is
+mapped, and whose it is, is kept in `services.holdings`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Self
 
-from kvcluster.errors import KvClusterError, Quarantined, Residue
+from kvcluster.driver.gate import operation
+from kvcluster.driver.protocol import Fence
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
-from kvcluster.geometry.windows import Window, runs_of, windows_of
-from kvcluster.ids import GrantId, RequestId, WindowRun
+from kvcluster.geometry.residency import CHUNK_TOKENS
+from kvcluster.ids import GrantId, RequestId
 from kvcluster.mapping.address_range import AddressRange
-from kvcluster.states import moved
+from kvcluster.services.holdings import Holdings
+from kvcluster.services.prefix import Prefix
+from kvcluster.states import State, moved
 
 if TYPE_CHECKING:
     import torch
@@ -30,12 +33,17 @@ class SequenceSpec:
     """What is kept a token, how it lies, and for how many tokens an address is reserved.
 
     `after` is an earlier request of the same port, ended by now, whose place in the device's queue this one takes.
+    `chunk_tokens` is the most that one step computes of it. What it holds is its `tenant`'s. What lies below
+    `shareable_tokens` can be shared to the last whole granule; above, larger handles may be used.
     """
 
     geometry: KvGeometry
     layout: Layout
     max_tokens: int
     after: RequestId | None = None
+    chunk_tokens: int = CHUNK_TOKENS
+    tenant: str = ""
+    shareable_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +54,7 @@ class Grant:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class TakenBack:
-    """What the client's half of giving windows back came to, in windows that the device still counts as the request's.
-
-    `done` is unmapped; `still` is mapped, because of `error`.
-    """
-
-    done: tuple[WindowRun, ...]
-    still: tuple[WindowRun, ...]
-    error: KvClusterError | None = None
-
-
-class MemoryState(Enum):
+class MemoryState(State):
     NEW = "new"  # an address in this process; the device has not heard of it
     OPEN = "open"
     CLOSED = "closed"
@@ -77,77 +73,104 @@ class SequenceMemory:
     def __init__(self, port: DevicePort, request: RequestId, spec: SequenceSpec, address_range: AddressRange) -> None:
         self.request = request
         self.spec = spec
+        self.holdings = Holdings(request, address_range)
         self.arrival: int | None = None
         self.state = MemoryState.NEW
         self.in_flight = False
+        self.is_leaving = False  # a release waits for work that may use the memory
+        self.joined_tokens = 0  # tokens that came with the prefix that was joined
+        self.lacks_window = False  # the rings lack the window before `joined_tokens`
+        self.computes_on = port.computes_on
         self._port = port
-        self._range = address_range
-        self._windows = address_range.range_map.shape.windows(0)
-        self._estranged: set[Window] = set()  # still mapped, and the device has been told so
+
+    @property
+    def range(self) -> AddressRange:
+        return self.holdings.range
 
     @property
     def address(self) -> int:
         """Where the range begins; the same from `open` to `close`."""
-        return self._range.address
+        return self.range.address
 
     @property
     def tokens(self) -> int:
-        """The most tokens that the committed windows hold."""
-        return min(self._range.range_map.shape.tokens_in(self._windows), self.spec.max_tokens)
+        """The most tokens that the committed windows hold, shared ones among them."""
+        return self.holdings.tokens
 
     @property
     def committed_bytes(self) -> int:
-        return self._range.mapped_bytes
+        """What this request pays for: not what it shares."""
+        return self.holdings.own_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """What is mapped here and is a prefix's: nobody pays for it a second time."""
+        return self.holdings.shared_bytes
 
     @property
     def reserved_bytes(self) -> int:
-        return self._range.range_map.size_bytes
+        return self.range.range_map.size_bytes
 
     @property
     def fragments(self) -> int:
         """Pieces of address that grow together."""
-        return sum(group.fragments for group in self._range.range_map.shape.groups)
+        return sum(group.fragments for group in self.holdings.shape.groups)
 
     @property
     def returnable_runs(self) -> int:
-        """How many runs of windows a release of everything names: each is unmapped whole, or stays whole."""
-        mapped = self._range.mapped_runs()
-        return len(runs_of(set(windows_of(mapped)) - self._estranged)) if self._estranged else len(mapped)
+        """How many runs of windows a release of everything names at most."""
+        return self.holdings.returnable_runs
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Committed windows of each fragment, a group at a time."""
-        return self._windows
+        """Usable windows of each fragment, a group at a time: committed and shared ones."""
+        return self.holdings.windows
+
+    @property
+    def sealed(self) -> tuple[int, ...]:
+        """How many of each fragment's `windows`, from the first on, can be read and never written."""
+        return self.holdings.sealed
 
     def bytes_to_reach(self, tokens: int) -> int:
         """What a grant must hold so that a commit of `tokens` tokens can be paid."""
-        shape = self._range.range_map.shape
-        more = tuple(max(0, b - a) for a, b in zip(self._windows, shape.windows(tokens), strict=True))
-        return shape.granule_bytes * shape.window_count(more)
+        return self.holdings.missing_bytes(self.holdings.shape.windows(tokens))
 
+    @operation
     def grant(self, tokens: int) -> Grant:
-        """Ask for the budget that `tokens` tokens need beyond what is committed.
+        """Ask for the budget that `tokens` tokens need beyond what is there.
 
         Raises:
+            ValueError: no tokens, or more than the most. Nothing changed.
             OutOfBudget: not now. Nothing changed; the request keeps its place in the queue.
             NeverFits: the whole reservation is larger than the device. Nothing changed.
+            DriverError: a graph is being captured. Nothing changed.
         """
         return self._port.grant(self, tokens)
 
+    @operation
     def give_back(self, grant: Grant) -> None:
-        """Return a grant that will not be spent. Raises GrantRefused where it is not held."""
+        """Return a grant that will not be spent.
+
+        Raises:
+            GrantRefused: it is not held. Nothing changed.
+            DriverError: a graph is being captured. Nothing changed.
+        """
         self._port.give_back(self, grant)
 
+    @operation
     def commit(self, tokens: int, grant: Grant) -> None:
         """Back the first `tokens` tokens with physical memory; the address does not move.
 
-        Maps whole granules. `grant` is spent for what was mapped; the rest of it goes back.
+        Maps whole granules. `grant` is spent for what was mapped; the rest of it goes back. After a join the window
+        before the joined tokens is copied into the rings, once they hold it.
 
         Raises:
             GrantRefused: no grant, no commit: no driver call was made. Nothing changed.
             ValueError: no tokens, or more than the most. Nothing changed.
+            NotAllowed: the memory is quarantined, or torn, and takes no more commits. Nothing changed.
             DriverError, LimitReached: a call failed and every earlier one was undone. On the device's half the grant
-                is held again; on this process's half the windows were given back and the grant stays spent.
+                is held again; on this process's half the windows were given back and the grant stays spent. Or a graph
+                is being captured, and nothing changed.
             Quarantined: a call failed and so did an undo; those bytes stay charged. Where a window of this memory is
                 still mapped (`committed_bytes` counts it), the memory takes no more commits.
 
@@ -155,31 +178,105 @@ class SequenceMemory:
         """
         self._port.commit(self, tokens, grant)
 
-    def release(self) -> None:
-        """Give every window back; the address stays and the next commit uses it again.
+    @operation
+    def publish(self, tokens: int, *, written: int | None = None) -> Prefix:
+        """Share the whole granules of the first `tokens` tokens: nobody writes them any more, this request neither.
+
+        They are unmapped, sealed, and mapped for reading at the same address; the bytes become the prefix's. With
+        rings the window before the prefix's end is copied out of them first, which takes budget; `written` is how
+        many tokens were computed by now, `tokens` among them (`tokens`, where nobody says otherwise). For a step
+        boundary.
+
+        Raises:
+            NotShareable: by the arithmetic, or the window before it was overwritten already (nothing changed but
+                that a snapshot may have been committed); or the device could not seal it: the windows are this
+                request's as before, mapped for reading, and hold what they held.
+            OutOfBudget, NeverFits: no room for the snapshot. Nothing changed.
+            NotAllowed: windows are missing, or the memory is quarantined or torn. Nothing changed.
+            Quarantined: a window could not be unmapped, so nothing was sealed. It stays mapped and the request's; of
+                several runs those that were unmapped are given back. The memory takes no more commits.
+            ValueError: more tokens than are committed; or `written` is more than that, or less than `tokens`. Nothing
+                changed.
+            DriverError, LimitReached: the sealed windows could not be mapped again, so this request has left the
+                prefix; nobody else had heard of it, so it is gone with what it held. `tokens` is 0 until a release,
+                and all must be computed again. Before the seal (a graph is being captured, or the snapshot failed):
+                nothing changed.
+        """
+        return self._port.publish(self, tokens, written=tokens if written is None else written)
+
+    @operation
+    def join(self, prefix: Prefix, tokens: int) -> int:
+        """Map `prefix`, as far as it lies inside the first `tokens` tokens of this request; returns how many are there.
+
+        This request computes from that token on. It must hold nothing yet. Costs no bytes. With rings the window
+        before that token arrives with the next commit that holds it.
+
+        Raises:
+            NotShareable: no such prefix on this device, or it cannot be joined there. Nothing changed.
+            NotAllowed: the request holds something, or uses a prefix already. Nothing changed.
+            DriverError, LimitReached: a call failed and every earlier one was undone: the prefix was left again. Or a
+                graph is being captured, and nothing changed.
+            Quarantined: and an undo failed: it stays mapped, and the prefix's until this process is gone. The memory
+                takes no more commits.
+        """
+        return self._port.join(self, prefix, tokens)
+
+    @operation
+    def leave(self) -> None:
+        """Use no prefix any more. Where the request holds more than that, only a release leads on.
+
+        Raises:
+            Quarantined: windows could not be unmapped: the prefix keeps them until this process is gone.
+            DriverError: a graph is being captured. Nothing changed.
+        """
+        self._port.leave(self)
+
+    @operation
+    def release(self, *, after: Fence | None = None) -> None:
+        """Give every window back, and leave every prefix; the address stays and the next commit uses it again.
+
+        While the work of `after` is under way everything stays mapped and charged, and the memory takes no more asks
+        but a close: `DevicePort.tend` gives it back at the first step boundary after it.
 
         Raises:
             Quarantined: some windows could not be unmapped. They stay charged until this process is gone.
+            DriverError: a graph is being captured. Nothing changed.
         """
-        self._port.release(self)
+        self._port.release(self, after=after)
 
-    def close(self) -> None:
+    @operation
+    def close(self, *, retain_tokens: int = 0) -> Prefix | None:
         """Release, end the request, and free the address. Closing again tries again what could not be freed here.
 
+        The whole granules of the first `retain_tokens` tokens stay on the device, for whoever joins them, until their
+        memory is needed: returns the newest prefix that stays, with its own tokens, which may be fewer. A prefix that
+        this request used stays where it lies wholly inside so many tokens; of a longer one nothing stays, unless others
+        use it. With rings only what was published stays.
+
         Raises:
+            ValueError: more tokens are to be retained than are there. Nothing changed.
             Quarantined: it cannot be confirmed that nothing uses the memory: it is leaked on purpose, with one warning.
-                Or a window could not be unmapped. Either way its bytes stay charged until this process is gone.
-            DriverError: the address could not be freed; nothing is mapped in it.
+                Or a window could not be unmapped. Either way its bytes stay charged until this process is gone, and
+                nothing is retained.
+            DriverError: the address could not be freed; nothing is mapped in it. Or a graph is being captured, and
+                nothing changed.
         """
-        self._port.close_memory(self)
+        return self._port.close_memory(self, retain_tokens=retain_tokens)
 
     def views(self, dtype: torch.dtype) -> KvViews:
         """K and V of every layer over the committed tokens, in place; see `tensors.views.kv_views`."""
+        from kvcluster.tensors.memory import CPU
         from kvcluster.tensors.views import kv_views
 
-        spec = self.spec
         return kv_views(
-            self.address, self._range.range_map, spec.geometry, spec.layout, tokens=self.tokens, dtype=dtype
+            self.address,
+            self.range.range_map,
+            self.spec.geometry,
+            self.spec.layout,
+            tokens=self.tokens,
+            dtype=dtype,
+            sealed=self.sealed,
+            device=self.computes_on or CPU,
         )
 
     def __enter__(self) -> Self:
@@ -188,54 +285,22 @@ class SequenceMemory:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- for the port: the client's half of each verb -------------------------------------------------------------
+    # --- for the port: what the device's answers change here ---------------------------------------------------------
 
     def opened(self, arrival: int) -> None:
         self.state = moved(self.state, MemoryState.OPEN, MEMORY_MOVES)
         self.arrival = arrival
 
-    def mapped(self, tokens: int) -> None:
-        """The windows of `tokens` tokens are mapped now."""
-        shape = self._range.range_map.shape
-        self._windows = tuple(max(a, b) for a, b in zip(self._windows, shape.windows(tokens), strict=True))
-
-    def shed(self) -> TakenBack:
-        """Take every mapping out of the range; what could not be taken is said in the result."""
-        unmapped = self._range.unmap_runs(self._range.mapped_runs())
-        self._windows = self._range.range_map.shape.windows(0)
-        error = None
-        if unmapped.still:
-            error = Quarantined(residue=self._residue(unmapped.still))
-            error.__cause__ = unmapped.error
-        return self._taken_back(set(windows_of(unmapped.done)), set(windows_of(unmapped.still)), error)
-
-    def end(self) -> TakenBack:
-        """Take every mapping out and free the address; the memory is closed, whatever came of it."""
+    def closed(self) -> None:
         self.state = moved(self.state, MemoryState.CLOSED, MEMORY_MOVES)
-        self._windows = self._range.range_map.shape.windows(0)
-        before, error = set(windows_of(self._range.mapped_runs())), None
-        try:
-            self._range.close()
-        except KvClusterError as failure:
-            error = failure
-        still = set(windows_of(self._range.mapped_runs()))
-        return self._taken_back(before - still, still, error)
+        self.emptied()
 
-    def not_mapped(self, runs: tuple[WindowRun, ...]) -> TakenBack:
-        """A commit of `runs` failed here: which of them are not mapped, and which could not be taken back."""
-        wanted = set(windows_of(runs))
-        still = wanted & set(windows_of(self._range.mapped_runs()))
-        return self._taken_back(wanted - still, still, None)
+    def emptied(self) -> None:
+        """What came with a prefix is not there any more."""
+        self.is_leaving = self.lacks_window = False
+        self.joined_tokens = 0
 
-    def _taken_back(self, done: set[Window], still: set[Window], error: KvClusterError | None) -> TakenBack:
-        known = self._estranged
-        self._estranged = known | still
-        return TakenBack(runs_of(done - known), runs_of(still - known), error)
-
-    def _residue(self, runs: tuple[WindowRun, ...]) -> tuple[Residue, ...]:
-        granule_bytes = self._range.range_map.shape.granule_bytes
-        return tuple(Residue(f"{run} of request {self.request}", run.count * granule_bytes) for run in runs)
-
-    @property
-    def range(self) -> AddressRange:
-        return self._range
+    def joined(self, tokens: int) -> None:
+        """A prefix is mapped, and `tokens` tokens are there with it."""
+        self.joined_tokens = tokens
+        self.lacks_window = tokens > 0 and self.holdings.shape.has_rings

@@ -9,17 +9,20 @@ Checked in this order: epoch (in services.device), live, watermark, stored reply
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from enum import Enum
 
-from kvcluster.errors import LateDuplicate, LimitReached, NotAllowed, SessionEnded
+from kvcluster.errors import LateDuplicate, LimitReached, SessionEnded
+from kvcluster.ids import HandleId
 from kvcluster.memory.handle import Handle
-from kvcluster.states import moved
+from kvcluster.services.tickets import Share, Tickets
+from kvcluster.states import State, moved
 from kvcluster.units import MIB
+from kvcluster.wire.messages import MOST_KNOWN
 
 
-class SessionState(Enum):
+class SessionState(State):
     LIVE = "live"
     ORPHANED = "orphaned"  # its connection ended; its process may live and may have mappings
     GONE = "gone"  # its process is dead
@@ -71,7 +74,8 @@ class Session:
         self._ack = 0
         self._replies: dict[int, bytes] = {}
         self._reply_bytes = 0
-        self._tickets: dict[int, tuple[Handle, ...]] = {}
+        self._known: dict[HandleId, None] = {}  # in the order in which it last had them handed over
+        self.tickets = Tickets()
 
     def move(self, to: SessionState) -> None:
         """Raises InvariantBroken where `SESSION_MOVES` does not have it."""
@@ -82,7 +86,8 @@ class Session:
         self.move(SessionState.ORPHANED)
         self._replies.clear()
         self._reply_bytes = 0
-        self._tickets.clear()
+        self.tickets.clear()
+        self._known.clear()
 
     def answered(self, seq: int, ack: int) -> bytes | None:
         """The stored reply to frame `seq`; None if it is new and is to be executed.
@@ -101,17 +106,14 @@ class Session:
             self._check_room()
         return self._replies.get(seq)
 
-    def store(self, seq: int, reply: bytes, handed: Sequence[Handle]) -> None:
+    def store(self, seq: int, reply: bytes, shares: Sequence[Share]) -> None:
         """Remember the reply, and which handles its ticket hands over, in window order."""
         self._replies[seq] = reply
         self._reply_bytes += len(reply)
-        if handed:
-            self._tickets[seq] = tuple(handed)
-            for handle in handed:
-                handle.seq = seq
+        self.tickets.add(seq, shares)
 
     def ticket(self, seq: int) -> tuple[Handle, ...]:
-        """The handles that frame `seq` committed. May be asked any number of times until one is released.
+        """The handles that frame `seq` hands over. May be asked any number of times until one is released.
 
         Raises:
             SessionEnded: the session is not live.
@@ -119,14 +121,27 @@ class Session:
         """
         if self.state is not SessionState.LIVE:
             raise SessionEnded(session=self.name)
-        if seq not in self._tickets:
-            raise NotAllowed(reason=f"frame {seq} has no ticket, or its windows were released")
-        return self._tickets[seq]
+        return self.tickets.find(seq)
 
-    def void(self, handles: Sequence[Handle]) -> None:
-        """These handles are not the session's any more: their tickets end."""
+    @property
+    def known(self) -> AbstractSet[HandleId]:
+        """What it has probably imported: at least what a client may keep."""
+        return self._known.keys()
+
+    def knows(self, handles: Iterable[HandleId]) -> None:
+        """These were handed over now, or the client said that it has them."""
         for handle in handles:
-            self._tickets.pop(handle.seq, None)
+            self._known.pop(handle, None)
+            self._known[handle] = None
+        while len(self._known) > 2 * MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def forget(self, handles: Iterable[HandleId]) -> list[HandleId]:
+        """These exist no longer; returns those that it knew."""
+        known = [handle for handle in handles if handle in self._known]
+        for handle in known:
+            del self._known[handle]
+        return known
 
     @property
     def stored_replies(self) -> int:

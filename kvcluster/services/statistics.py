@@ -34,12 +34,24 @@ class DeviceReport:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixStatistics:
+    """A shared prefix: its tokens, the bytes that are its own (not its parent's), and how many use it now."""
+
+    tokens: int
+    size_bytes: int
+    state: str
+    users: int
+    ghosts: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceStatistics:
     """One device at one moment, every figure read under one lock. Bytes unless the name says otherwise.
 
     `accounts` are the ledger's claims and sum to `capacity_bytes`; `handles` is the same memory seen physically, by
-    handle state; `pids` and `silent_s` are each session's process and how long ago it was last heard; `driver_calls`
-    counts calls of the device's own process.
+    handle state; `running_requests` are those that hold or share memory; `pids` and `silent_s` are each session's process and how long ago it was last heard; `driver_calls`
+    counts calls of the device's own process. `tenants` is what each tenant uses, `retained_bytes` what is kept until
+    its room is needed, `sharing_refusals` counts by kind; `evictions` and `created_ahead` count prefixes and handles.
     """
 
     device: str
@@ -57,12 +69,32 @@ class DeviceStatistics:
     ended_names: int
     idle_s: float
     open_requests: int
+    running_requests: int
     requests: int
     frames: int
     stored_replies: int
     refusals: Mapping[str, int]
+    sharing_refusals: Mapping[str, int]
+    prefixes: Mapping[int, PrefixStatistics]
+    retained_bytes: int
+    evictions: int
+    created_ahead: int
+    tenants: Mapping[str, int]
     driver_calls: Mapping[str, int]
 
     @property
     def free_bytes(self) -> int:
         return self.accounts.get("free", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedDevice:
+    """What a device answered when it was asked to count its books.
+
+    `figures` where everything sums; else None, and `complaint` says in one sentence what does not.
+    """
+
+    device: str
+    node_id: str
+    figures: DeviceStatistics | None
+    complaint: str | None = None

@@ -1,8 +1,9 @@
 """How frames get to a device and handles come back. Two implementations: in this process, and over Ray.
 
 `send` does not wait, so that a top-up travels beside a step; a frame that was sent may have run even if no reply
-comes. `redeem` brings the handles of the windows that frame `seq` committed, in window order, as handles of the
-client's own driver; `settled` says that they are mapped, so that the transport may drop its own hold on them.
+comes. `redeem` brings the handles of the windows that frame `seq` handed over, in window order, as handles of the
+client's own driver; `settled` says that they are mapped, so that the transport may drop its own hold on them, or keep
+them for the next time. What the device says of handles that are gone is the transport's own business.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kvcluster.driver.protocol import PhysicalHandle
+from kvcluster.wire.messages import Reclaim
 
 
 class PendingReply(Protocol):
@@ -34,7 +36,7 @@ class Transport(Protocol):
         """
 
     def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
-        """The handles of the windows that frame `seq` committed.
+        """The handles of the windows that frame `seq` handed over: committed, sealed or joined.
 
         Raises:
             NotAllowed: there are none, or they were released.
@@ -44,6 +46,9 @@ class Transport(Protocol):
 
     def settled(self, handles: Sequence[PhysicalHandle]) -> None:
         """The caller needs `handles` no longer; their mappings live on."""
+
+    def pushes(self) -> tuple[Reclaim, ...]:
+        """What the device demands back, unasked, since the last call. Never waits."""
 
     def close(self) -> None:
         """End the session. The device takes back what it still had."""

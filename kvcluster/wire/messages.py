@@ -20,6 +20,8 @@ Positive = Annotated[int, Field(ge=1, lt=2**63)]
 Name = Annotated[str, Field(min_length=1, max_length=64)]
 
 VERSION = 1
+MOST_KNOWN = 1_024  # imports that a client names in one redemption
+MOST_FORGOTTEN = 2_048  # handles in one message: some 40 KB at most
 
 
 class Message(BaseModel):
@@ -47,6 +49,8 @@ class Group(Message):
 
     fragments: Positive
     stride_bytes: Positive
+    keeps: Literal["every", "ring", "snapshot"] = "every"
+    windows: Count = 0
 
 
 # --- what a client asks -------------------------------------------------------------------------------------------
@@ -55,7 +59,9 @@ class Group(Message):
 class Open(Message):
     """A reservation of address for at most `max_tokens` tokens; stamps the arrival number. Costs no bytes.
 
-    `after` is an earlier request of the session, closed by now, whose arrival number this one takes over.
+    `after` is an earlier request of the session, closed by now, whose arrival number this one takes over. What it
+    holds is its `tenant`'s. Windows below `shareable_tokens` get handles of one granule each; longer runs beyond get
+    bulk handles, where the device has any.
     """
 
     verb: Literal["open"] = "open"
@@ -63,15 +69,22 @@ class Open(Message):
     groups: Annotated[tuple[Group, ...], Field(min_length=1, max_length=64)]
     max_tokens: Positive
     after: RequestKey | None = None
+    tenant: Annotated[str, Field(max_length=64)] = ""
+    shareable_tokens: Count = 0
 
 
 class Grant(Message):
-    """Budget for `size_bytes`, under a number that the client chooses and never uses again in this session."""
+    """Budget for `size_bytes`, under a number that the client chooses and never uses again in this session.
+
+    With `tokens`, budget for what a commit of so many tokens lacks now, beside a join of the same group, say: only the
+    device knows how far whole handles reach. `size_bytes` is what the client expects then.
+    """
 
     verb: Literal["grant"] = "grant"
     request: RequestKey
     grant: Count
     size_bytes: Positive
+    tokens: Count = 0
 
 
 class GiveBack(Message):
@@ -83,12 +96,16 @@ class GiveBack(Message):
 
 
 class Commit(Message):
-    """Windows for the first `tokens` tokens, paid by the grant; what is left of it goes back."""
+    """Windows for the first `tokens` tokens, paid by the grant; what is left of it goes back.
+
+    With `snapshot`, also all windows of the request's snapshots.
+    """
 
     verb: Literal["commit"] = "commit"
     request: RequestKey
     grant: Count
     tokens: Positive
+    snapshot: bool = False
 
 
 class Release(Message):
@@ -100,14 +117,55 @@ class Release(Message):
     outcome: Literal["clean", "quarantined"]
 
 
+class Publish(Message):
+    """Share the first `tokens` tokens: the plan of it. The client unmaps the windows of the answer; then `Seal`."""
+
+    verb: Literal["publish"] = "publish"
+    request: RequestKey
+    tokens: Positive
+
+
+class Seal(Message):
+    """The published windows are unmapped: nobody writes them any more. The answer's ticket hands them over again."""
+
+    verb: Literal["seal"] = "seal"
+    request: RequestKey
+    prefix: Positive
+
+
+class Join(Message):
+    """Map a sealed prefix, as far as it lies inside the first `tokens` tokens of this request. Costs no bytes."""
+
+    verb: Literal["join"] = "join"
+    request: RequestKey
+    prefix: Positive
+    tokens: Positive
+
+
+class Leave(Message):
+    """The request uses the prefix no longer. `clean`: unmapped. `quarantined`: it may still be mapped there."""
+
+    verb: Literal["leave"] = "leave"
+    request: RequestKey
+    prefix: Positive
+    outcome: Literal["clean", "quarantined"]
+
+
 class Close(Message):
-    """The end of the request. Whatever it still holds was released before, or is quarantined now."""
+    """The end of the request. Whatever it still holds was released or left before, or is quarantined now.
+
+    With `retain_tokens`, what lies wholly inside so many tokens stays, for whoever joins it, until its memory is
+    needed: windows that were in no release, which are unmapped, and prefixes that were left clean in the same group.
+    """
 
     verb: Literal["close"] = "close"
     request: RequestKey
+    retain_tokens: Count = 0
 
 
-Operation = Annotated[Open | Grant | GiveBack | Commit | Release | Close, Field(discriminator="verb")]
+Operation = Annotated[
+    Open | Grant | GiveBack | Commit | Release | Publish | Seal | Join | Leave | Close, Field(discriminator="verb")
+]
 
 
 class Frame(Message):
@@ -141,7 +199,7 @@ class Returned(Message):
 
 
 class Committed(Message):
-    """The windows that are new, in the order in which their handles are handed over: see `Ticket`."""
+    """The windows that are new, in the order in which their handles are handed over: see `Redeem`."""
 
     verb: Literal["committed"] = "committed"
     runs: tuple[Run, ...]
@@ -152,8 +210,47 @@ class Released(Message):
     size_bytes: Count
 
 
+class Published(Message):
+    """The windows that are to be unmapped, and the prefix that they will be."""
+
+    verb: Literal["published"] = "published"
+    prefix: Positive
+    tokens: Count
+    runs: tuple[Run, ...]
+
+
+class Sealed(Message):
+    """The windows of a published prefix, to be mapped for reading at the same place: see `Redeem`.
+
+    Where they could not be sealed, `refusal` says why: they are the request's as before, and nobody joins them.
+    """
+
+    verb: Literal["sealed"] = "sealed"
+    prefix: Positive
+    runs: tuple[Run, ...]
+    refusal: str | None = None
+
+
+class Joined(Message):
+    """The windows to map for reading, and how many tokens are there already."""
+
+    verb: Literal["joined"] = "joined"
+    prefix: Positive
+    tokens: Count
+    runs: tuple[Run, ...]
+    additional_owned_bytes: Literal[0] = 0
+
+
+class Left(Message):
+    verb: Literal["left"] = "left"
+
+
 class Closed(Message):
+    """`prefix` is the newest that stays for others, if any does: it begins with the request's first `tokens` tokens."""
+
     verb: Literal["closed"] = "closed"
+    prefix: Positive | None = None
+    tokens: Count = 0
 
 
 class Fault(Message):
@@ -164,7 +261,10 @@ class Fault(Message):
     fields: dict[str, Any]
 
 
-Answer = Annotated[Opened | Granted | Returned | Committed | Released | Closed, Field(discriminator="verb")]
+Answer = Annotated[
+    Opened | Granted | Returned | Committed | Released | Published | Sealed | Joined | Left | Closed,
+    Field(discriminator="verb"),
+]
 
 
 class GroupResult(Message):
@@ -210,14 +310,16 @@ class Welcome(Message):
 
 
 class Redeem(Message):
-    """Hand over the descriptors of the windows that frame `seq` committed. May be asked any number of times.
+    """Hand over the handles of the windows that frame `seq` committed. May be asked any number of times.
 
-    `ask` numbers the redemptions of one connection, upwards: what answers an older one is thrown away.
+    `ask` numbers the redemptions of one connection, upwards: what answers an older one is thrown away. `known` are
+    those that the client has imported already and needs no descriptor of: number, generation, and whether sealed.
     """
 
     verb: Literal["redeem"] = "redeem"
     ask: Positive
     seq: Positive
+    known: Annotated[tuple[tuple[Count, Count, bool], ...], Field(max_length=MOST_KNOWN)] = ()
 
 
 class Heartbeat(Message):
@@ -225,14 +327,16 @@ class Heartbeat(Message):
 
 
 class Handed(Message):
-    """`count` descriptors come with this message, of `total` for the ticket; each handle has `handle_bytes`."""
+    """The ticket's next handles, of `total`: number, generation, whether sealed, bytes, and whether a descriptor comes.
+
+    The descriptors come with this message, in the order of their handles.
+    """
 
     verb: Literal["handed"] = "handed"
     ask: Positive
     seq: Positive
-    count: Count
     total: Count
-    handle_bytes: tuple[Positive, ...] = ()
+    handles: tuple[tuple[Count, Count, bool, Positive, bool], ...] = ()
 
 
 class NotHanded(Message):
@@ -243,6 +347,23 @@ class NotHanded(Message):
     fault: Fault
 
 
+class Reclaim(Message):
+    """Pushed by the device: give back `size_bytes` that requests younger than arrival `younger_than` hold."""
+
+    verb: Literal["reclaim"] = "reclaim"
+    size_bytes: Positive
+    younger_than: Count
+
+
+class Forget(Message):
+    """Pushed by the device: these handles (number, generation) are gone; an import would only hold their memory."""
+
+    verb: Literal["forget"] = "forget"
+    handles: Annotated[tuple[tuple[Count, Count], ...], Field(min_length=1, max_length=MOST_FORGOTTEN)]
+
+
+Push = Reclaim | Forget
+
 SocketMessage = Annotated[
-    Hello | Welcome | Redeem | Heartbeat | Handed | NotHanded | Fault, Field(discriminator="verb")
+    Hello | Welcome | Redeem | Heartbeat | Handed | NotHanded | Reclaim | Forget | Fault, Field(discriminator="verb")
 ]

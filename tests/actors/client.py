@@ -11,6 +11,7 @@ from actors.proxies import open_port
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.services.asks import Grow
+from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 
 GEOMETRY = KvGeometry.uniform(layers=2, kv_heads=1, head_dim=16, element_bytes=4)
@@ -37,6 +38,15 @@ class Client:
             raise outcome.error
         return self._memory.committed_bytes
 
+    def publish(self, granules: int) -> Prefix:
+        """Share the first `granules`."""
+        return self._memory.publish(granules * TOKENS_A_GRANULE)
+
+    def join(self, prefix: Prefix, granules: int) -> int:
+        """A new request of so many granules that joins `prefix`. Returns how many of its tokens are there."""
+        self._memory = self._port.memory(SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, granules * TOKENS_A_GRANULE))
+        return self._memory.join(prefix, prefix.tokens)
+
     def release(self) -> None:
         self._memory.release()
 
@@ -48,7 +58,8 @@ class Client:
 
     def starts(self) -> list[str]:
         """What each granule begins with, up to the first ";"."""
-        places = range(self._memory.address, self._memory.address + self._memory.committed_bytes, 4096)
+        mapped_bytes = self._memory.committed_bytes + self._memory.shared_bytes
+        places = range(self._memory.address, self._memory.address + mapped_bytes, 4096)
         return [ctypes.string_at(place, 64).partition(b";")[0].decode() for place in places]
 
     def lose_a_page(self) -> None:

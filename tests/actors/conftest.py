@@ -39,6 +39,7 @@ def node_id() -> Iterator[str]:
         address="local",
         namespace=NAMESPACE,
         num_cpus=6,
+        num_gpus=2,  # of a stand-in: see test_cuda_devices
         include_dashboard=False,
         object_store_memory=100 * 2**20,
         log_to_driver=False,

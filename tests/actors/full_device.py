@@ -89,10 +89,10 @@ def worker(address: str, granules: int, room: int) -> str:
     with Client(address, "AF_UNIX") as frames:
         session, driver = new_session(), open_host_driver(granule_bytes=PAGE, capacity_bytes=granules * PAGE)
         attach = open_attach_client(frames.recv(), session, timeout_s=TIMEOUT_S)
+        allow(room)
         transport = Transport(None, attach, driver)
         transport.frames = frames
         port = DevicePort(session, attach.welcome, driver, transport)
-        allow(room)
         shape = Shape.of(TOKEN, Layout.TOKEN_MAJOR, PAGE)
         check_memory(settings_of(granules), shape, descriptor_room(), mapping_room())
         before = len(os.listdir("/proc/self/fd"))

@@ -96,3 +96,22 @@ def test_a_client_that_hangs_up_and_lives_keeps_its_bytes_until_it_dies(world: W
     assert audit(device).free_bytes == CAPACITY - 30 * GRANULE
     kill_and_wait(pid)
     eventually(lambda: is_free(device), "its bytes are free")
+
+
+def test_a_prefix_of_one_process_is_read_by_another_paid_once_and_outlives_its_publisher(world: World) -> None:
+    device = world.device(world.settings())
+    owner, joiner = world.client(device), world.client(device)
+    told(owner.commit.remote(9))
+    told(owner.fill.remote("shared"))
+    prefix = told(owner.publish.remote(6))
+    assert told(joiner.join.remote(prefix, 9)) == prefix.reusable_tokens == 6 * 16 - 1
+    expected = [f"shared/{number}" for number in range(6)]
+    assert told(joiner.starts.remote()) == expected
+    assert told(owner.starts.remote())[:6] == expected
+    assert audit(device).accounts[f"prefix/{prefix.number}"] == 6 * GRANULE
+    assert audit(device).free_bytes == CAPACITY - 9 * GRANULE
+    kill_and_wait(told(owner.session.remote())[0])
+    eventually(lambda: audit(device).free_bytes == CAPACITY - 6 * GRANULE, "the publisher's own bytes are free")
+    assert told(joiner.starts.remote()) == expected
+    told(joiner.release.remote())
+    assert is_free(device)

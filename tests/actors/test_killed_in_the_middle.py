@@ -19,8 +19,8 @@ from kvcluster.failpoints import Failpoint
 from tests.actors.answers import requests
 from tests.actors.world import CAPACITY, GRANULE, TIMEOUT_S, World, audit, eventually, has_ended, kill_and_wait
 
-CLIENT_POINTS = [point for point in Failpoint if point.startswith("client.")]
-DEVICE_POINTS = [point for point in Failpoint if point.startswith("device.")]
+CLIENT_POINTS = [point for point in Failpoint if point.startswith(("client.commit", "client.release"))]
+DEVICE_POINTS = [point for point in Failpoint if point.startswith(("device.commit", "device.frame", "device.release"))]
 VICTIM_GRANULES = 48
 
 
@@ -108,7 +108,7 @@ def test_a_whole_request_actor_killed_in_the_middle_leaves_no_byte_and_the_other
     other = Survivors(survivor, device, wanted)
     spec = WorkerSpec(str(folder), settings, device.name, world.node_id)
     victim = world.started(RequestActor, spec, failpoints=f"{point}=hang:{here};{point}=kill", max_concurrency=4)
-    pid = told(victim.open.remote())
+    pid = told(victim.open.remote()).pid
     told(victim.submit.remote(requests()))
     eventually(here.exists, f"{point} is reached")
     other.begin()

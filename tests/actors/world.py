@@ -7,7 +7,8 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import ray
@@ -22,6 +23,7 @@ from tests.actors.client import Client
 GRANULE = 4096
 CAPACITY = 64 * GRANULE
 TIMEOUT_S = 60.0
+NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
 def eventually(holds: Callable[[], Any], what: str) -> Any:
@@ -73,16 +75,18 @@ class World:
         [name] = settings.device_names
         return find_device(name, self.node_id, settings, env=armed_with(failpoints))
 
-    def client(self, device: Device, *, failpoints: str = "") -> Any:
+    def client(self, device: Device, *, failpoints: str = "", env: Mapping[str, str] = NO_ENV) -> Any:
         """A process that speaks to the device."""
-        options = {"num_cpus": 0, "runtime_env": {"env_vars": armed_with(failpoints)}}
+        options = {"num_cpus": 0, "runtime_env": {"env_vars": {**armed_with(failpoints), **env}}}
         client = ray.remote(Client).options(**options).remote(device.actor, device.address)
         self._actors.append(client)
         return client
 
-    def started(self, kind: type, *arguments: Any, failpoints: str = "", **options: Any) -> Any:
+    def started(
+        self, kind: type, *arguments: Any, failpoints: str = "", env: Mapping[str, str] = NO_ENV, **options: Any
+    ) -> Any:
         """An actor of any class, ended with the test."""
-        environment = {"env_vars": armed_with(failpoints)}
+        environment = {"env_vars": {**armed_with(failpoints), **env}}
         actor = ray.remote(kind).options(runtime_env=environment, **options).remote(*arguments)
         self._actors.append(actor)
         return actor

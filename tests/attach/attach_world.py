@@ -7,17 +7,20 @@ import resource
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvcluster.attach.client import AttachClient
+from kvcluster.attach.protocol import HandedHandle
 from kvcluster.attach.server import AttachServer, Descriptors
 from kvcluster.attach.sockets import MAX_DESCRIPTORS, close_all, packet_socket
 from kvcluster.errors import Carried, InvariantBroken, NotAllowed, UnknownRequest
+from kvcluster.ids import ImportKey
 from kvcluster.wire.codec import decode_socket, encode
-from kvcluster.wire.messages import Hello, Message, SocketMessage, Welcome
+from kvcluster.wire.messages import Hello, Message, Push, SocketMessage, Welcome
 
 TIMEOUT_S = 30.0
 ROOT = Path(__file__).parents[2]
@@ -30,8 +33,13 @@ def open_fds() -> int:
 def contents(client: AttachClient, seq: int) -> list[str]:
     """What is written in the memories of ticket `seq`."""
     texts: list[str] = []
-    client.redeem(seq, lambda fd, _: texts.append(os.pread(fd, 100, 0).decode()))
+    client.redeem(seq, lambda handle: texts.append(text_of(handle)))
     return texts
+
+
+def text_of(handle: HandedHandle) -> str:
+    assert handle.fd is not None
+    return os.pread(handle.fd, 100, 0).decode()
 
 
 def memory_with(text: str) -> int:
@@ -55,7 +63,10 @@ def room_for(more: int) -> Iterator[None]:
 
 @dataclass
 class Recorder:
-    """A service. Ticket n hands out n descriptors; ticket `empty` none; from handle `void_from` on nothing."""
+    """A service. Ticket n hands out handles (0, n) to (n - 1, n); ticket `empty` none; from `void_from` on nothing.
+
+    What is put into `to_say` is pushed with the next turn of the server's loop.
+    """
 
     heartbeat_s: float = 5.0
     empty: int = 10**6
@@ -63,6 +74,7 @@ class Recorder:
     most_open: int = 0  # descriptors of this process, after a piece was made
     hello_error: Carried | None = None
     redeem_error: Exception | None = None
+    to_say: deque[tuple[str, Push]] = field(default_factory=deque)
     calls: list[tuple[str, str]] = field(default_factory=list)
     pids: dict[str, int] = field(default_factory=dict)
     gate: threading.Event = field(default_factory=threading.Event)
@@ -80,7 +92,7 @@ class Recorder:
             device="host:0", epoch=1, granule_bytes=4096, capacity_bytes=2**20, lease_s=30, heartbeat_s=self.heartbeat_s
         )
 
-    def redeem(self, session: str, seq: int, start: int = 0) -> Descriptors:
+    def redeem(self, session: str, seq: int, start: int = 0, known: frozenset[ImportKey] = frozenset()) -> Descriptors:
         self._note("redeem", session)
         if not self.gate.wait(TIMEOUT_S):
             raise AssertionError("the gate was never opened")
@@ -92,10 +104,12 @@ class Recorder:
             raise NotAllowed(reason=f"frame {seq} has no ticket, or its windows were released")
         total = 0 if seq == self.empty else seq
         numbers = range(start, min(start + MAX_DESCRIPTORS, total))
-        fds = tuple(memory_with(f"{number}/{seq}") for number in numbers)
-        if fds:
+        keys = [ImportKey(number, seq) for number in numbers]
+        fds = [None if key in known else memory_with(f"{key.handle.number}/{seq}") for key in keys]
+        if any(fds):
             self.most_open = max(self.most_open, open_fds())
-        return Descriptors(fds, (4096,) * len(fds), total)
+        handed = (HandedHandle(key, 4096, fd) for key, fd in zip(keys, fds, strict=True))
+        return Descriptors(tuple(handed), total)
 
     def heartbeat(self, session: str) -> None:
         self._note("heartbeat", session)
@@ -108,6 +122,9 @@ class Recorder:
 
     def idle(self) -> None:
         self._note("idle", "")
+
+    def all_pushes(self) -> list[tuple[str, Push]]:
+        return [self.to_say.popleft() for _ in range(len(self.to_say))]
 
     def of(self, session: str) -> list[str]:
         """What was said of `session`, in order."""

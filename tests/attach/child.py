@@ -11,6 +11,7 @@ import signal
 import sys
 
 from kvcluster.attach.client import AttachClient, open_attach_client
+from kvcluster.attach.protocol import HandedHandle
 from kvcluster.errors import KvClusterError
 
 
@@ -33,11 +34,12 @@ class Child:
         texts: list[str] = []
         inheritable = total_bytes = 0
 
-        def take(fd: int, size_bytes: int) -> None:
+        def take(handle: HandedHandle) -> None:
             nonlocal inheritable, total_bytes
-            texts.append(os.pread(fd, 100, 0).decode())
-            inheritable += os.get_inheritable(fd)
-            total_bytes += size_bytes
+            assert handle.fd is not None
+            texts.append(os.pread(handle.fd, 100, 0).decode())
+            inheritable += os.get_inheritable(handle.fd)
+            total_bytes += handle.size_bytes
 
         self.client.redeem(int(seq), take, timeout_s=20)
         return f"{inheritable} {total_bytes} {' '.join(texts)}"

@@ -16,11 +16,12 @@ from pydantic import ValidationError
 from kvcluster.attach.client import open_attach_client
 from kvcluster.attach.connection import Connection
 from kvcluster.attach.line import Line
-from kvcluster.attach.protocol import Descriptors
+from kvcluster.attach.protocol import Descriptors, HandedHandle
 from kvcluster.attach.redemption import redeem_all
 from kvcluster.attach.server import open_attach_server
 from kvcluster.attach.sockets import packet_socket
 from kvcluster.errors import DeviceUnreachable, KvClusterError, LimitReached, NeverFits
+from kvcluster.ids import ImportKey
 from kvcluster.wire.codec import encode
 from kvcluster.wire.messages import Fault, Handed, Heartbeat, NotHanded
 from tests.attach.attach_world import Recorder, Serving, memory_with, open_fds, room_for
@@ -28,9 +29,10 @@ from tests.attach.attach_world import Recorder, Serving, memory_with, open_fds, 
 NEVER = Fault(error="NeverFits", fields={"need": 2, "capacity": 1})
 
 
-def handed(count: int, total: int, ask: int = 2, sizes: int | None = None) -> bytes:
-    handle_bytes = (4096,) * (count if sizes is None else sizes)
-    return encode(Handed(ask=ask, seq=1, count=count, total=total, handle_bytes=handle_bytes))
+def handed(count: int, total: int, ask: int = 2, known: int = 0) -> bytes:
+    """`count` handles, the first `known` of them without a descriptor."""
+    handles = tuple((number, 1, False, 4096, number >= known) for number in range(count))
+    return encode(Handed(ask=ask, seq=1, total=total, handles=handles))
 
 
 class Pair:
@@ -48,7 +50,7 @@ class Pair:
             os.close(fd)
 
     def redeem(self, timeout_s: float = 10.0) -> None:
-        redeem_all(self.line, 2, time.monotonic() + timeout_s, lambda _fd, _bytes: None)
+        redeem_all(self.line, 2, time.monotonic() + timeout_s, lambda _: None)
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def pair(stack: ExitStack) -> Pair:
     [
         (b"\xffgarbage", 3),
         (handed(3, 3), 2),
-        (handed(2, 3, sizes=3), 2),
+        (handed(3, 3, known=1), 3),
         (handed(3, 2), 3),
         (handed(0, 2), 0),
         (handed(1, 1, ask=3), 2),
@@ -151,11 +153,12 @@ def test_a_welcome_that_is_none_is_a_device_unreachable(stack: ExitStack) -> Non
 def test_descriptors_that_cannot_be_announced_are_closed(pair: Pair) -> None:
     connection = Connection(pair.other)
     connection.asked(1)
-    connection.hand(1, lambda _: Descriptors((memory_with("x"),), (0,), 1))
+    nothing = HandedHandle(ImportKey(1, 1), 0, memory_with("x"))  # a handle of no bytes is none
+    connection.hand(1, lambda _: Descriptors((nothing,), 1))
     before = open_fds()
     with pytest.raises(ValidationError):
         connection.flush()
-    assert open_fds() == before
+    assert open_fds() == before - 1
 
 
 def test_a_server_that_lacks_any_descriptor_to_open_leaves_nothing_open(events: Recorder) -> None:

@@ -17,7 +17,7 @@ from kvcluster.attach.protocol import REPLY_TIMEOUT_S
 from kvcluster.attach.server import open_attach_server
 from kvcluster.attach.sockets import Peer, is_trusted
 from kvcluster.errors import DeviceUnreachable, InvariantBroken, NeverFits, NotAllowed
-from kvcluster.services import port
+from kvcluster.services import correspondence
 from kvcluster.testing.clock import ManualClock
 from kvcluster.wire.codec import MAX_SOCKET_BYTES, encode
 from kvcluster.wire.messages import Fault, Handed, Heartbeat, Hello, Redeem, Welcome
@@ -33,7 +33,7 @@ BAD_BEFORE_HELLO: dict[str, bytes] = {
     "heartbeat": encode(Heartbeat()),
     "fault": encode(Fault(error="NeverFits", fields={"need": 1, "capacity": 1})),
 }
-BAD_AFTER_HELLO = BAD_BEFORE_HELLO | {"hello": HELLO, "handed": encode(Handed(ask=1, seq=1, count=0, total=0))}
+BAD_AFTER_HELLO = BAD_BEFORE_HELLO | {"hello": HELLO, "handed": encode(Handed(ask=1, seq=1, total=0))}
 del BAD_AFTER_HELLO["redeem"], BAD_AFTER_HELLO["heartbeat"]
 
 
@@ -220,5 +220,5 @@ def test_a_redemption_waits_for_a_slow_device_as_long_as_a_frame_does(
 
     monkeypatch.setattr(line, "wait_for", wait_for)
     events.gate.clear()
-    client.redeem(1, lambda fd, size_bytes: None)
-    assert REPLY_TIMEOUT_S - 5 < max(waits) <= REPLY_TIMEOUT_S == port.REPLY_TIMEOUT_S
+    client.redeem(1, lambda _: None)
+    assert REPLY_TIMEOUT_S - 5 < max(waits) <= REPLY_TIMEOUT_S == correspondence.REPLY_TIMEOUT_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -11,10 +10,21 @@ from collections.abc import Callable
 import pytest
 
 from kvcluster.attach.client import AttachClient
+from kvcluster.attach.protocol import HandedHandle
 from kvcluster.attach.sockets import MAX_DESCRIPTORS
 from kvcluster.errors import DeviceUnreachable, DriverError, LimitReached, NotAllowed, UnknownRequest
 from kvcluster.wire.messages import Redeem
-from tests.attach.attach_world import ROOT, ChildClient, RawClient, Recorder, Serving, contents, open_fds, room_for
+from tests.attach.attach_world import (
+    ROOT,
+    ChildClient,
+    RawClient,
+    Recorder,
+    Serving,
+    contents,
+    open_fds,
+    room_for,
+    text_of,
+)
 
 Attach = Callable[[str], AttachClient]
 
@@ -26,7 +36,7 @@ def test_descriptors_arrive_in_order_with_their_contents_and_close_on_exec(child
     assert child.ask(f"redeem {count}") == f"0 {4096 * count} {texts}"
 
 
-def refuse(_fd: int, _size_bytes: int) -> None:
+def refuse(_handle: HandedHandle) -> None:
     raise AssertionError("nothing was to come")
 
 
@@ -34,7 +44,7 @@ def test_of_a_large_ticket_one_packets_descriptors_are_open_at_once(events: Reco
     client = attach("s")
     before = open_fds()
     open_while_taken: list[int] = []
-    client.redeem(2_000, lambda _fd, _bytes: open_while_taken.append(open_fds()))
+    client.redeem(2_000, lambda _: open_while_taken.append(open_fds()))
     assert len(open_while_taken) == 2_000
     most = before + 2 * MAX_DESCRIPTORS + 1  # this process is both ends, and either may see the other one counting
     assert events.most_open <= most
@@ -49,9 +59,9 @@ def test_a_ticket_that_ends_while_it_is_handed_over_is_refused_and_nothing_stays
     client = attach("s")
     before = open_fds()
     events.void_from = 253
-    taken: list[int] = []
+    taken: list[HandedHandle] = []
     with pytest.raises(NotAllowed, match="released"):
-        client.redeem(600, lambda fd, _: taken.append(fd))
+        client.redeem(600, taken.append)
     assert len(taken) == 253
     events.void_from = None
     assert len(contents(client, 300)) == 300
@@ -65,8 +75,8 @@ def test_a_client_that_fails_while_it_takes_keeps_nothing_open_and_may_ask_again
     client = attach("s")
     before = open_fds()
 
-    def fail_at_the_fourth(fd: int, _size_bytes: int) -> None:
-        if os.pread(fd, 100, 0) == b"3/600":
+    def fail_at_the_fourth(handle: HandedHandle) -> None:
+        if text_of(handle) == "3/600":
             raise LimitReached(limit="descriptors", need=1, free=0, remedy="")
 
     with pytest.raises(LimitReached):

@@ -10,8 +10,9 @@ import resource
 import socket
 
 from kvcluster.attach.connection import Connection
-from kvcluster.attach.protocol import Descriptors
+from kvcluster.attach.protocol import Descriptors, HandedHandle
 from kvcluster.attach.sockets import MAX_DESCRIPTORS, Packet, receive
+from kvcluster.ids import ImportKey
 from kvcluster.wire.codec import decode_socket
 
 
@@ -21,9 +22,11 @@ def main() -> None:
     made: list[int] = []
 
     def export(start: int) -> Descriptors:
-        fds = tuple(os.dup(0) for _ in range(min(MAX_DESCRIPTORS, 600 - start)))
-        made.extend(fds)
-        return Descriptors(fds, (4096,) * len(fds), 600)
+        numbers = range(start, start + min(MAX_DESCRIPTORS, 600 - start))
+        handles = tuple(HandedHandle(ImportKey(number, 1), 4096, os.dup(0)) for number in numbers)
+        piece = Descriptors(handles, 600)
+        made.extend(piece.fds)
+        return piece
 
     if os.geteuid() == 0:
         os.setuid(65534)

@@ -10,7 +10,8 @@ from kvcluster.config import ConfigError, Settings, settings_from
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.geometry.residency import Shape
-from kvcluster.services.memory_check import check_device, check_memory
+from kvcluster.services.imports import most_kept
+from kvcluster.services.memory_check import check_device, check_gpu, check_memory
 from kvcluster.units import KIB, MIB, format_bytes
 
 LLAMA = KvGeometry.uniform(layers=8, kv_heads=2, head_dim=64, element_bytes=4)
@@ -62,10 +63,12 @@ def test_the_size_that_a_refusal_names_is_accepted_and_one_granule_more_is_not(r
         check_device(settings_of(most + 1), room)
 
 
-def test_a_worker_has_a_descriptor_for_each_granule_and_for_one_that_arrives() -> None:
-    check(device_memory=64 * MIB, descriptors=1_025)
-    with pytest.raises(ConfigError, match=r"takes 1025 descriptors .* and 1024 are left: give at most 63\.9 MiB"):
-        check(device_memory=64 * MIB, descriptors=1_024)
+def test_a_worker_has_a_descriptor_for_each_granule_for_the_imports_that_it_keeps_and_for_one_that_arrives() -> None:
+    needed = 1_024 + most_kept(1_366) + 1
+    assert needed == 1_366
+    check(device_memory=64 * MIB, descriptors=needed)
+    with pytest.raises(ConfigError, match=r"takes 1366 descriptors .* and 1365 are left: give at most 63\.9 MiB"):
+        check(device_memory=64 * MIB, descriptors=needed - 1)
 
 
 @pytest.mark.parametrize(
@@ -83,3 +86,14 @@ def test_a_worker_has_a_mapping_for_each_granule_each_rest_of_a_fragment_and_eac
 
 def test_no_more_sequences_are_counted_than_have_a_granule_in_each_fragment() -> None:
     check(device_memory=64 * 64 * KIB, layout="head-major", max_num_seqs=16, mappings=64 + 2 * 32 + 16 + 1)
+
+
+@pytest.mark.parametrize(("layout", "fragments"), [("token-major", 1), ("seq-major", 16)])
+def test_what_a_gpu_has_left_is_enough_from_one_granule_a_fragment_on(layout: str, fragments: int) -> None:
+    settings = settings_from({"model": "m", "devices": "cuda", "layout": layout})
+    shape = Shape.of(LLAMA, Layout(layout), 2 * MIB)
+    check_gpu(settings, shape, fragments * 2 * MIB)
+    with pytest.raises(
+        ConfigError, match=rf"of the GPU are left for .* \({fragments} granules of 2\.0 MiB; fragments: "
+    ):
+        check_gpu(settings, shape, fragments * 2 * MIB - 1)

@@ -19,7 +19,19 @@ ROOT = Path(__file__).parents[2]
 STAND_IN = [sys.executable, "-m", "tests.cli.stand_in_cluster", "run-batch", "--model", "m"]
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run-batch", "--help"], ["run-batch", "-i", "/none", "-o", "o"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["run-batch", "--help"],
+        ["run-batch", "-i", "/none", "-o", "o"],
+        ["plan", "--help"],
+        ["plan", "--model", "m", "--context", "1", "--prefix", "2"],
+        ["doctor", "--help"],
+        ["doctor", "--json"],
+        ["audit", "--help"],
+    ],
+)
 def test_the_command_answers_without_importing_ray_or_torch(arguments: list[str]) -> None:
     program = (
         "import sys, kvcluster.cli.entry as cli\n"

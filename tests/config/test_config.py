@@ -25,11 +25,17 @@ def refusal(**values: Any) -> str:
     [
         ("model", ""),
         ("model", 3),
-        ("devices", "cuda:0"),
+        ("devices", "gpu:0"),
+        ("devices", "GPU-7374616e-642d-696e-2047-505500000000"),
+        ("devices", "cuda:"),
+        ("devices", "cuda:0,0"),
         ("devices", "host:"),
         ("devices", "host:0,0"),
         ("devices", "host:0,00"),
         ("devices", "host:-1"),
+        ("gpu_memory_utilization", 0),
+        ("gpu_memory_utilization", 1.1),
+        ("gpu_memory_utilization", float("nan")),
         ("device_memory", "12 elephants"),
         ("device_memory", "0"),
         ("device_memory", -65536),
@@ -50,6 +56,8 @@ def refusal(**values: Any) -> str:
         ("lease_s", float("nan")),
         ("lease_s", float("inf")),
         ("idle_exit_s", 0),
+        ("tenant_quotas", "1GiB"),
+        ("tenant_quotas", ["acme"]),
         ("retry_after_min_s", -1),
     ],
 )
@@ -58,6 +66,25 @@ def test_a_wrong_value_is_one_sentence_with_its_name_its_value_and_what_is_allow
     assert sentence.startswith(f"{name} is {repr(value)[:90]}")
     assert ", and must " in sentence
     assert "\n" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("quotas", "sentence"),
+    [
+        ({"acme": "much"}, "tenant_quotas.acme is 'much', and must be a size such as 512MiB, with KiB, MiB or GiB"),
+        ({"acme": 0}, "tenant_quotas.acme is 0, and must be a size such as 512MiB, with KiB, MiB or GiB"),
+        ({"acme": None}, "tenant_quotas.acme is None, and must be a valid string"),
+        ({"a" * 65: "1GiB"}, f"tenant_quotas is '{'a' * 65}', and must have at most 64 characters"),
+    ],
+)
+def test_a_wrong_quota_is_named_with_its_tenant(quotas: dict[str, Any], sentence: str) -> None:
+    assert refusal(tenant_quotas=quotas) == sentence
+
+
+def test_quotas_are_sizes_by_tenant() -> None:
+    settings = settings_from({"model": "m", "tenant_quotas": {"acme": "128MiB", "": 4096}})
+    assert settings.tenant_quota_bytes == {"acme": 128 * 2**20, "": 4096}
+    assert settings_from({"model": "m"}).tenant_quota_bytes == {}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +120,9 @@ def test_settings_cannot_be_changed() -> None:
         ("host", ("host:0",)),
         ("host:3", ("host:3",)),
         ("host:0,1", ("host:0", "host:1")),
+        ("cuda:1", ("cuda:1",)),
+        ("cuda:0,1", ("cuda:0", "cuda:1")),
+        ("cuda", ()),
     ],
 )
 def test_devices_become_names(devices: str, names: tuple[str, ...]) -> None:
@@ -104,11 +134,40 @@ def test_a_size_is_the_same_in_every_form(memory: object) -> None:
     assert settings_from({"model": "m", "device_memory": memory}).device_memory_bytes == 64 * 2**20
 
 
+@pytest.mark.parametrize("devices", ["host:0,cuda:0", "cuda,host", "cuda:0,host:1"])
+def test_host_and_gpus_in_one_job_are_refused_with_the_way_out(devices: str) -> None:
+    rule = "must be host or cuda devices, and not both: run a job for each"
+    assert refusal(devices=devices) == f"devices is {devices!r}, and {rule}"
+
+
+@pytest.mark.parametrize(
+    ("devices", "memory", "granule"),
+    [
+        ("host", 512 * 2**20, 64 * 2**10),
+        ("host:0,1", 512 * 2**20, 64 * 2**10),
+        ("cuda", None, None),
+        ("cuda:0", None, None),
+    ],
+)
+def test_on_the_host_sizes_have_defaults_and_on_a_gpu_the_device_says_them(
+    devices: str, memory: int | None, granule: int | None
+) -> None:
+    settings = settings_from({"model": "m", "devices": devices})
+    assert (settings.device_memory_bytes, settings.granule_bytes) == (memory, granule)
+    assert settings_from({"model": "m", "devices": devices, "device_memory": None, "granule": None}) == settings
+
+
+def test_sizes_that_are_named_hold_on_a_gpu_too() -> None:
+    settings = settings_from({"model": "m", "devices": "cuda", "device_memory": "8GiB", "granule": "2MiB"})
+    assert (settings.device_memory_bytes, settings.granule_bytes) == (8 * 2**30, 2 * 2**20)
+
+
 def test_threads_are_the_cores_divided_between_all_workers_and_at_least_one() -> None:
     cores = len(os.sched_getaffinity(0))
-    assert settings_from({"model": "m"}).worker_threads == cores
-    assert settings_from({"model": "m", "workers_per_device": 64}).worker_threads == max(1, cores // 64)
-    assert settings_from({"model": "m", "threads": 7}).worker_threads == 7
+    settings = settings_from({"model": "m"})
+    assert settings.threads_of(1) == cores
+    assert settings.threads_of(64) == max(1, cores // 64)
+    assert settings_from({"model": "m", "threads": 7}).threads_of(2) == 7
 
 
 def test_the_config_file_that_ships_states_every_default() -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
-NAMED_TESTS = sorted(set(re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", ARCHITECTURE)))
+from tests.docs.named_tests import ROOT, exists, named_tests, text_of
+
+ARCHITECTURE = text_of("ARCHITECTURE.md")
 ROOMS = sorted(set(re.findall(r"^\| (\w+) \| .*\? \|", ARCHITECTURE, flags=re.MULTILINE)))
 
 
-@pytest.mark.parametrize(("file", "name"), NAMED_TESTS, ids=[name for _, name in NAMED_TESTS])
+@pytest.mark.parametrize(("file", "name"), named_tests(ARCHITECTURE))
 def test_a_test_that_holds_an_invariant_exists(file: str, name: str) -> None:
-    assert re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert exists(file, name)
 
 
 def test_invariants_are_numbered_from_one_without_a_gap() -> None:

@@ -11,7 +11,7 @@ import torch
 from kvcluster import Layout
 from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
-from kvcluster.geometry.residency import Shape
+from kvcluster.geometry.residency import CHUNK_TOKENS, Shape
 from kvcluster.services.completion import Completion, CompletionRequest
 from tests.request.world import GRANULE_BYTES, Results
 
@@ -37,8 +37,8 @@ class Subject:
             for key, prompt in enumerate(prompts)
         }
 
-    def shape(self, layout: Layout, granule_bytes: int = GRANULE_BYTES) -> Shape:
-        return Shape.of(self.model.geometry, layout, granule_bytes)
+    def shape(self, layout: Layout, granule_bytes: int = GRANULE_BYTES, *, chunk_tokens: int = CHUNK_TOKENS) -> Shape:
+        return Shape.of(self.model.geometry, layout, granule_bytes, chunk_tokens=chunk_tokens)
 
     def _generate(self, prompt: Prompt, new_tokens: int) -> list[int]:
         ids = torch.tensor([prompt])

@@ -11,6 +11,7 @@ from itertools import cycle
 import pytest
 
 from kvcluster import Layout
+from kvcluster.geometry.residency import Keeps
 from kvcluster.testing.models import WINDOW_TOKENS
 from tests.exact.subject import Subject, greedy
 from tests.request.world import GRANULE_BYTES, Results, World
@@ -26,6 +27,7 @@ PROMPTS = tuple(
 """On both sides of the window, and far beyond it."""
 
 families = pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "gemma3"])
+sliding_families = pytest.mark.parametrize("family", ["mistral", "gemma3"])
 layouts = pytest.mark.parametrize("layout", [Layout.TOKEN_MAJOR, Layout.SEQ_MAJOR])
 
 
@@ -115,3 +117,23 @@ def test_two_services_on_one_device_too_small_for_both_finish_with_the_texts_of_
     first, second = world.finish(services)
     assert first | second == one.wanted(PROMPTS, NEW_TOKENS)
     assert sum(service.statistics().preemptions for service in services) > 0
+
+
+@sliding_families
+@layouts
+@pytest.mark.parametrize("chunk_tokens", [1, 5, 11])
+def test_windows_that_go_round_their_rings_change_no_text(
+    family: str, layout: Layout, chunk_tokens: int, subject: Subjects, worlds: Worlds
+) -> None:
+    one = subject(family)
+    world = worlds(one, granules=roomy(one, layout), layout=layout)
+    service = world.open(prefill_chunk_tokens=chunk_tokens)
+    assert world.run(service, greedy(PROMPTS, NEW_TOKENS)) == one.wanted(PROMPTS, NEW_TOKENS)
+    assert laps(one, layout, chunk_tokens) > 1.5
+
+
+def laps(subject: Subject, layout: Layout, chunk_tokens: int) -> float:
+    """How often the longest text goes round the first ring."""
+    shape = subject.shape(layout, chunk_tokens=chunk_tokens)
+    ring = next(group for group in shape.groups if group.keeps is Keeps.RING)
+    return (len(PROMPTS[-1]) + NEW_TOKENS) * ring.stride_bytes / (ring.windows * GRANULE_BYTES)

@@ -160,3 +160,6 @@ class Gone:
 
     def result(self, timeout_s: float) -> bytes:
         raise DeviceUnreachable(device="host", reason="it does not answer")
+
+    def pushes(self) -> tuple[()]:
+        return ()

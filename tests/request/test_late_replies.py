@@ -13,11 +13,13 @@ import pytest
 
 from kvcluster.driver.protocol import PhysicalHandle
 from kvcluster.engine.tokenizer import Tokenizer
+from kvcluster.services.asks import MOST
 from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.frames import in_frames
 from kvcluster.services.request import RequestService, RequestSettings, open_request_service
 from kvcluster.services.request import desk as desk_module
-from kvcluster.services.request.frames import in_frames
 from kvcluster.services.transport import PendingReply, Transport
+from kvcluster.wire.messages import Reclaim
 from tests.request.conftest import PROMPTS
 from tests.request.world import World
 
@@ -65,6 +67,9 @@ class Slow:
 
     def settled(self, handles: Sequence[PhysicalHandle]) -> None:
         self._inner.settled(handles)
+
+    def pushes(self) -> tuple[Reclaim, ...]:
+        return self._inner.pushes()
 
     def close(self) -> None:
         self._inner.close()
@@ -125,7 +130,7 @@ def test_several_frames_of_one_boundary_may_be_answered_in_any_order(
     frame_is_late: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(desk_module, "in_frames", lambda asks: in_frames(asks, most_asks=1))
+    monkeypatch.setattr(desk_module, "in_frames", lambda asks: in_frames(asks, most=MOST._replace(asks=1)))
     world = worlds(granules=14)
     service = open_slow(world, looks, frame_is_late=frame_is_late)
     results = world.run(service, asked(range(4)))

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from kvcluster.errors import InvariantBroken, OutOfBudget
 from kvcluster.geometry.residency import GroupShape, Shape
-from kvcluster.services.asks import End
+from kvcluster.services.asks import End, Load, load_of
 from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.frames import in_frames
 from kvcluster.services.request.back_off import BackOff
-from kvcluster.services.request.frames import in_frames
 from kvcluster.services.request.generation import PHASE_MOVES, Phase
 from kvcluster.services.request.inbox import Cancelled, Inbox, Submitted
 from kvcluster.services.request.margin import admission_tokens, needed_tokens, topped_up_tokens
@@ -24,9 +24,15 @@ from kvcluster.states import moved
 
 
 @dataclass(frozen=True)
+class HeldPrefixes:
+    prefix_count: int = 0
+
+
+@dataclass(frozen=True)
 class HeldMemory:
     committed_bytes: int
     returnable_runs: int = 1
+    holdings: HeldPrefixes = HeldPrefixes()
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,11 @@ class Runner:
 
 
 def refusal(need: int, oldest: int) -> OutOfBudget:
-    return OutOfBudget(need=need, free=0, oldest_arrival=oldest, retry_after_s=1, quarantined=0)
+    return OutOfBudget(need=need, free=0, oldest_arrival=oldest, retry_after_s=1, quarantined=0, capacity=99)
+
+
+def told_to_wait(retry_after_s: float, *, free: int = 0) -> OutOfBudget:
+    return OutOfBudget(need=9, free=free, oldest_arrival=1, retry_after_s=retry_after_s, quarantined=0, capacity=99)
 
 
 OLD, MIDDLE, YOUNG = Runner(3, 10), Runner(5, 10), Runner(8, 10)
@@ -79,14 +89,13 @@ def test_what_only_a_process_s_end_could_serve_preempts_nobody_and_keeps_nothing
 def test_a_wait_doubles_while_nothing_comes_back_and_begins_anew_when_something_did() -> None:
     waits, back_off = [], BackOff()
     for free in (5, 5, 5, 5, 4, 4, 4, 6, 6):
-        back_off = back_off.after(OutOfBudget(need=9, free=free, oldest_arrival=1, retry_after_s=0.1, quarantined=0))
+        back_off = back_off.after(told_to_wait(0.1, free=free))
         waits.append(round(back_off.wait_s, 1))
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0, 0.1, 0.2]
 
 
 def test_a_wait_is_never_shorter_than_the_device_said() -> None:
-    told = OutOfBudget(need=9, free=0, oldest_arrival=1, retry_after_s=7.0, quarantined=0)
-    assert BackOff(wait_s=1.0, free_bytes=0).after(told).wait_s == 7.0
+    assert BackOff(wait_s=1.0, free_bytes=0).after(told_to_wait(7.0)).wait_s == 7.0
 
 
 @given(
@@ -123,14 +132,18 @@ def test_a_generation_changes_phase_only_as_the_table_says(before: Phase, after:
             moved(before, after, PHASE_MOVES)
 
 
-@given(st.lists(st.integers(1, 9), max_size=60), st.integers(1, 5), st.integers(9, 20))
-def test_frames_keep_the_order_and_none_is_too_large(fragments: list[int], most_asks: int, most_runs: int) -> None:
-    asks = [End(HeldMemory(0, count)) for count in fragments]  # type: ignore[arg-type]
-    frames = list(in_frames(asks, most_asks=most_asks, most_runs=most_runs))
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=60),
+    most=st.builds(Load, st.integers(1, 5), st.integers(12, 30), st.integers(9, 20)),
+)
+def test_frames_keep_the_order_and_none_is_too_large(sizes: list[tuple[int, int]], most: Load) -> None:
+    asks = [End(HeldMemory(0, runs, HeldPrefixes(prefixes))) for runs, prefixes in sizes]  # type: ignore[arg-type]
+    frames = list(in_frames(asks, most=most))
     assert [ask for frame in frames for ask in frame] == asks
-    for frame in frames:
-        assert 1 <= len(frame) <= most_asks
-        assert sum(ask.memory.returnable_runs for ask in frame) <= most_runs
+    for frame, following in itertools.pairwise([*frames, []]):
+        assert frame
+        assert load_of(*frame).fits(most)
+        assert not following or not load_of(*frame, following[0]).fits(most)  # as few as can be
 
 
 def test_news_come_out_once_and_in_order() -> None:

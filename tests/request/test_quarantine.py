@@ -215,7 +215,7 @@ def test_preempting_is_in_vain_only_if_it_freed_no_byte(
     """The victim's memory has four fragments, and some of them stay mapped."""
     refused = Intake(model, tokenizer).generation(1, request(5, 5))
     assert isinstance(refused, Generation)
-    refused.refusal = OutOfBudget(need=1, free=0, oldest_arrival=1, retry_after_s=1, quarantined=0)
+    refused.refusal = OutOfBudget(need=1, free=0, oldest_arrival=1, retry_after_s=1, quarantined=0, capacity=9)
     shared = Shared(model.geometry, model.dtype, RequestSettings())
     shared.roster.join(refused)
     shared.roster.admit(refused)

@@ -1,4 +1,4 @@
-"""Worlds that are cleared after the test, whatever it left on purpose."""
+"""Worlds that are cleared after the test, whatever it left on purpose; on the host, or on a stand-in's GPU."""
 
 from __future__ import annotations
 
@@ -6,15 +6,31 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.services.world import Sizes, WireClient, World
+from kvcluster.testing.stand_in_cuda import fresh_stand_in
+from tests.services.world import GRANULE, Sizes, WireClient, World
 
 
 @pytest.fixture
-def open_world() -> Iterator[Callable[..., World]]:
+def gpu() -> str:
+    """The host. A module that runs on both says `gpu = on_both`."""
+    return ""
+
+
+@pytest.fixture(params=["host", "cuda:0"])
+def on_both(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "host":
+        yield ""
+        return
+    with fresh_stand_in(GRANULE=GRANULE):
+        yield request.param
+
+
+@pytest.fixture
+def open_world(gpu: str) -> Iterator[Callable[..., World]]:
     worlds: list[World] = []
 
     def open_one(sizes: Sizes | None = None) -> World:
-        worlds.append(World(sizes or Sizes()))
+        worlds.append(World(sizes or Sizes(), gpu))
         return worlds[-1]
 
     yield open_one

@@ -6,33 +6,49 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kvcluster.budget.ledger import FREE, GRANTED, QUARANTINE, account_of
+from kvcluster.budget.ledger import FREE, Account, account_of
 from kvcluster.errors import InvariantBroken
 from kvcluster.geometry.residency import GroupShape
 from kvcluster.ids import GrantId, RequestId
 from kvcluster.memory.handle import HandleState
 from kvcluster.services.audit import audit_memory
-from kvcluster.services.device_memory import DeviceMemory, MemorySettings
+from kvcluster.services.device_memory import DeviceMemory, MemorySettings, Opening
 from kvcluster.services.work import Work
 from kvcluster.testing.clock import ManualClock
 from kvcluster.testing.tidy_driver import TidyDriver
 
 GRANULE = 4096
-REQUEST = RequestId("s", 1)
+REQUEST, OTHER = RequestId("s", 1), RequestId("s", 2)
+GRANTED, QUARANTINE = Account.granted(""), Account.quarantine("")
 
 
 class Books:
-    """A device's memory with four windows committed and a granule of grant held."""
+    """A device's memory with four windows committed, two more that are a prefix's, and a granule of grant held.
+
+    Another request has joined the prefix, and holds nothing; of a third, two windows are retained.
+    """
 
     def __init__(self) -> None:
         self.driver = TidyDriver(granule_bytes=GRANULE, capacity_bytes=32 * GRANULE)
-        self.memory = DeviceMemory(
-            self.driver, MemorySettings(16 * GRANULE, GRANULE, 16 * GRANULE), clock=ManualClock()
-        )
-        self.memory.open(REQUEST, (GroupShape(1, 256),), 160)
-        self.done(lambda work: self.memory.grant(GrantId(REQUEST, 1), 4 * GRANULE, work))
-        self.done(lambda work: self.memory.commit(GrantId(REQUEST, 1), 64, work))
-        self.done(lambda work: self.memory.grant(GrantId(REQUEST, 2), GRANULE, work))
+        settings = MemorySettings(16 * GRANULE, GRANULE, 16 * GRANULE)
+        self.memory = DeviceMemory(self.driver, settings, clock=ManualClock())
+        self.grown(REQUEST, 1, 6)
+        self.grown(RequestId("s", 3), 2, 2)
+        self.done(lambda work: self.memory.close(RequestId("s", 3), work, retain_tokens=32))
+        self.share()
+        self.done(lambda work: self.memory.grant(GrantId(REQUEST, 3), GRANULE, work))
+
+    def grown(self, request: RequestId, grant: int, granules: int) -> None:
+        self.memory.open(request, Opening((GroupShape(1, 256),), 160))
+        self.done(lambda work: self.memory.grant(GrantId(request, grant), granules * GRANULE, work))
+        self.done(lambda work: self.memory.commit(GrantId(request, grant), 16 * granules, work))
+
+    def share(self) -> None:
+        owner, sharing = self.memory.reservation(REQUEST), self.memory.sharing
+        self.done(lambda work: sharing.publish(owner, 32, work))
+        self.done(lambda work: sharing.seal(owner, 2, work))
+        self.memory.open(OTHER, Opening((GroupShape(1, 256),), 160))
+        self.done(lambda work: sharing.join(self.memory.reservation(OTHER), 2, 32, work))
 
     def done(self, act: Callable[[Work], object]) -> None:
         work = Work()
@@ -50,28 +66,56 @@ def books() -> Iterator[Books]:
 
 
 def granted_by_nobody(books: Books) -> None:
-    books.memory.ledger.post(GRANULE, debit=FREE, credit=GRANTED)
+    books.memory.books.ledger.post(GRANULE, debit=FREE, credit=GRANTED)
 
 
 def charged_to_a_stranger(books: Books) -> None:
-    books.memory.ledger.post(GRANULE, debit=FREE, credit=account_of(RequestId("s", 2)))
+    books.memory.books.ledger.post(GRANULE, debit=FREE, credit=account_of(RequestId("s", 2)))
 
 
 def charged_too_little(books: Books) -> None:
-    books.memory.ledger.post(GRANULE, debit=account_of(REQUEST), credit=FREE)
+    books.memory.books.ledger.post(GRANULE, debit=account_of(REQUEST), credit=FREE)
 
 
 def quarantined_by_nobody(books: Books) -> None:
-    books.memory.ledger.post(GRANULE, debit=FREE, credit=QUARANTINE)
+    books.memory.books.ledger.post(GRANULE, debit=FREE, credit=QUARANTINE)
 
 
 def quarantined_without_a_handle(books: Books) -> None:
     quarantined_by_nobody(books)
-    books.memory.quarantine.lose(GRANULE)
+    books.memory.books.quarantine.lose({"": GRANULE})
 
 
 def taken_by_nobody(books: Books) -> None:
-    books.memory.pool.take(1)
+    books.memory.books.pool.take([GRANULE], tenant="")
+
+
+def charged_to_another_tenant(books: Books) -> None:
+    books.memory.books.ledger.post(GRANULE, debit=account_of(REQUEST), credit=account_of(REQUEST, "acme"))
+
+
+def charged_to_a_prefix_too_much(books: Books) -> None:
+    books.memory.books.ledger.post(GRANULE, debit=FREE, credit=Account.prefix(2, ""))
+
+
+def retained_and_used_at_once(books: Books) -> None:
+    books.memory.books.ledger.post(2 * GRANULE, debit=Account.prefix(2, ""), credit=Account.retained(2, ""))
+
+
+def idle_and_used_at_once(books: Books) -> None:
+    next(prefix for prefix in books.memory.books.prefixes if prefix.users).is_idle = True
+
+
+def used_by_a_stranger(books: Books) -> None:
+    next(prefix for prefix in books.memory.books.prefixes if prefix.users).users.add(RequestId("s", 9))
+
+
+def used_without_the_prefix_knowing(books: Books) -> None:
+    next(prefix for prefix in books.memory.books.prefixes if prefix.users).users.discard(OTHER)
+
+
+def written_by_nobody(books: Books) -> None:
+    books.memory.reservation(REQUEST).writing = next(iter(books.memory.books.prefixes))
 
 
 def created_behind_the_pool(books: Books) -> None:
@@ -79,11 +123,12 @@ def created_behind_the_pool(books: Books) -> None:
 
 
 def pooled_beyond_what_is_free(books: Books) -> None:
-    books.memory.pool.give_back(books.memory.pool.take(13))
+    books.memory.books.pool.give_back(books.memory.books.pool.take([GRANULE] * 7, tenant=""))
+    books.memory.books.ledger.resize(9 * GRANULE)
 
 
 def pooled_and_reachable_by_nobody(books: Books) -> None:
-    books.memory.pool.give_back([handle := books.memory.pool.take(1)[0]])
+    books.memory.books.pool.give_back([handle := books.memory.books.pool.take([GRANULE], tenant="")[0]])
     handle.move(HandleState.OUT)  # behind the pool's back
 
 
@@ -92,7 +137,7 @@ def reserved_by_nobody(books: Books) -> None:
 
 
 def capacity_that_grew(books: Books) -> None:
-    books.memory.ledger.capacity_bytes += GRANULE
+    books.memory.books.ledger.capacity_bytes += GRANULE
 
 
 @pytest.mark.parametrize(
@@ -104,6 +149,13 @@ def capacity_that_grew(books: Books) -> None:
         quarantined_by_nobody,
         quarantined_without_a_handle,
         taken_by_nobody,
+        charged_to_another_tenant,
+        charged_to_a_prefix_too_much,
+        retained_and_used_at_once,
+        idle_and_used_at_once,
+        used_by_a_stranger,
+        used_without_the_prefix_knowing,
+        written_by_nobody,
         created_behind_the_pool,
         pooled_beyond_what_is_free,
         pooled_and_reachable_by_nobody,
@@ -122,3 +174,9 @@ def test_an_audit_finds_what_does_not_sum(books: Books, wrong: Callable[[Books],
 def test_a_capacity_that_is_no_whole_number_of_granules_is_refused_in_one_sentence(capacity_bytes: int) -> None:
     with pytest.raises(ValueError, match=rf"{capacity_bytes} bytes .* 4096 bytes"):
         MemorySettings(capacity_bytes, GRANULE, 0)
+
+
+@pytest.mark.parametrize("bulk_bytes", [-GRANULE, 1024, GRANULE + 1])
+def test_a_bulk_handle_that_is_no_whole_number_of_granules_is_refused(bulk_bytes: int) -> None:
+    with pytest.raises(ValueError, match=rf"{bulk_bytes} bytes .* 4096 bytes"):
+        MemorySettings(16 * GRANULE, GRANULE, 0, bulk_bytes=bulk_bytes)

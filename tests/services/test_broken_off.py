@@ -6,20 +6,21 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from kvcluster.driver.host import HostDriver
 from kvcluster.driver.protocol import PhysicalHandle
 from kvcluster.errors import InvariantBroken, NotAllowed
 from kvcluster.memory.handle import HandleState
 from kvcluster.services.device import DeviceService, DeviceSettings
 from kvcluster.services.device_memory import MemorySettings
 from kvcluster.testing.clock import ManualClock
-from kvcluster.testing.tidy_driver import TidyDriver
+from kvcluster.testing.tidy_driver import Tidied
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
 from kvcluster.wire.messages import Hello
 from tests.services.world import GRANULE, WireClient, commit_op, grant_op, open_op, release_op
 
 
-class Bursting(TidyDriver):
+class Bursting(HostDriver):
     """Raises `burst` at the third release; that is no failure that a driver may have."""
 
     burst: Exception | None = None
@@ -33,17 +34,16 @@ class Bursting(TidyDriver):
 
 
 @pytest.fixture
-def driver() -> Iterator[Bursting]:
-    driver = Bursting(granule_bytes=GRANULE, capacity_bytes=64 * GRANULE)
-    yield driver
-    driver.burst = None
-    driver.clear()
+def driver() -> Bursting:
+    return Bursting(granule_bytes=GRANULE, capacity_bytes=64 * GRANULE)
 
 
 @pytest.fixture
-def service(driver: Bursting) -> DeviceService:
-    memory = MemorySettings(64 * GRANULE, GRANULE, 2 * GRANULE)
-    return DeviceService(driver, DeviceSettings("host", memory), clock=ManualClock())
+def service(driver: Bursting) -> Iterator[DeviceService]:
+    memory, tidied = MemorySettings(64 * GRANULE, GRANULE, 2 * GRANULE), Tidied(driver)
+    yield DeviceService(tidied, DeviceSettings("host", memory), clock=ManualClock())
+    driver.burst = None
+    tidied.clear()
 
 
 @pytest.fixture

@@ -26,6 +26,11 @@ GRANULES = [4 * KIB, 64 * KIB, 2 * MIB]
 each_granule = pytest.mark.parametrize("granule", GRANULES, ids=lambda granule: f"{granule // KIB}KiB")
 
 
+@pytest.fixture
+def gpu(on_both: str) -> str:
+    return on_both
+
+
 def world_of(open_world: OpenWorld, layout: Layout, granule: int) -> tuple[World, SequenceMemory]:
     capacity = Shape.of(GEOMETRY, layout, granule).committed_bytes(MOST) // granule
     world = open_world(Sizes(capacity=capacity, pool=capacity, granule_bytes=granule))

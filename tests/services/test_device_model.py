@@ -20,6 +20,7 @@ from kvcluster.services.asks import Ask, End, Grow, Shed
 from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory
 from kvcluster.testing.faulty_driver import failing, failing_every, failing_then, never
 from kvcluster.testing.invariants import assert_ledger_balances
+from kvcluster.testing.stand_in_cuda import DEFAULTS, load
 from tests.services.world import (
     GRANULE,
     Sizes,
@@ -45,12 +46,13 @@ plans = st.one_of(
 
 
 class DeviceModel(RuleBasedStateMachine):
+    gpu = ""
     memories = Bundle("memories")
     grants = Bundle("grants")
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(Sizes(capacity=CAPACITY, pool=3))
+        self.world = World(Sizes(capacity=CAPACITY, pool=3), self.gpu)
         self.committed: dict[SequenceMemory, int] = {}  # tokens; a memory that is not closed
         self.broken: set[SequenceMemory] = set()  # memories that may take no more commits
         self.content: dict[SequenceMemory, str] = {}
@@ -238,3 +240,24 @@ class DeviceModel(RuleBasedStateMachine):
 
 TestDeviceModel = DeviceModel.TestCase
 TestDeviceModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+
+
+class GpuModel(DeviceModel):
+    """The same on a stand-in's GPU, which itself counts what is left on it."""
+
+    gpu = "cuda:0"
+
+    def __init__(self) -> None:
+        load().set(GRANULE=GRANULE)
+        super().__init__()
+
+    def teardown(self) -> None:
+        try:
+            super().teardown()
+            assert load().memory_alive() == {}
+        finally:
+            load().set(**DEFAULTS)
+
+
+TestGpuModel = GpuModel.TestCase
+TestGpuModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

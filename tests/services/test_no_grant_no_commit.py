@@ -179,6 +179,8 @@ def test_no_tokens_or_more_than_were_reserved_are_misuse_and_send_nothing(world:
     frames = world.device.statistics().frames
     with pytest.raises(ValueError, match="has room for 1 to 256"):
         memory.commit(tokens, grant)
+    with pytest.raises(ValueError, match="has room for 1 to 256"):
+        memory.grant(tokens)
     assert world.device.statistics().frames == frames
     memory.commit(16, grant)
 

@@ -18,6 +18,7 @@ from kvcluster.services.transport import PendingReply, Transport
 from kvcluster.testing.arming import armed
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import encode
+from kvcluster.wire.messages import Reclaim
 from tests.services.world import GEOMETRY, World
 
 
@@ -49,6 +50,9 @@ class Flaky:
 
     def settled(self, handles: Sequence[PhysicalHandle]) -> None:
         self._inner.settled(handles)
+
+    def pushes(self) -> tuple[Reclaim, ...]:
+        return self._inner.pushes()
 
     def close(self) -> None:
         self._inner.close()

@@ -159,7 +159,8 @@ def test_a_device_is_idle_from_its_last_session_s_end(world: World, client: Wire
 def test_a_redemption_is_a_descriptor_a_window_and_the_receiver_owns_them(world: World, holder: WireClient) -> None:
     before = picture(world.device)
     descriptors = world.service.redeem(holder.session, 3)
-    assert descriptors.handle_bytes == (4096,) * 3
+    assert [handle.size_bytes for handle in descriptors.handles] == [4096] * 3
+    assert descriptors.total == 3
     assert [os.fstat(fd).st_size for fd in descriptors.fds] == [4096] * 3
     for fd in descriptors.fds:
         os.close(fd)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kvcluster.budget.governor import Limits
+from kvcluster.driver.cuda import open_cuda_driver
 from kvcluster.errors import KvClusterError
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
@@ -19,7 +21,8 @@ from kvcluster.services.local import LocalDevice
 from kvcluster.services.sequence import SequenceMemory
 from kvcluster.testing.clock import ManualClock
 from kvcluster.testing.faulty_driver import Call, FaultyDriver, never
-from kvcluster.testing.tidy_driver import TidyDriver
+from kvcluster.testing.stand_in_cuda import load
+from kvcluster.testing.tidy_driver import Tidied, TidyDriver
 from kvcluster.units import KIB
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
@@ -41,20 +44,41 @@ class Sizes:
     granule_bytes: int = GRANULE
     limits: Limits = field(default_factory=Limits)
     most_runs: int = MOST_RUNS  # not granules
+    bulk: int = 0
 
 
 class World:
-    """A LocalDevice over a faulty driver, with a clock that stands still."""
+    """A LocalDevice over a faulty driver, of the host or of `gpu`, with a clock that stands still."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, gpu: str = "") -> None:
         granule_bytes = sizes.granule_bytes
         capacity_bytes = sizes.capacity * granule_bytes
         self.clock = ManualClock()
-        self._tidy = TidyDriver(granule_bytes=granule_bytes, capacity_bytes=capacity_bytes)
+        self._gpu = gpu
+        self._tidy = (
+            Tidied(open_cuda_driver(gpu))
+            if gpu
+            else TidyDriver(granule_bytes=granule_bytes, capacity_bytes=capacity_bytes)
+        )
         self.driver = FaultyDriver(self._tidy)
-        settings = MemorySettings(capacity_bytes, granule_bytes, sizes.pool * granule_bytes, sizes.limits)
+        pool_bytes, bulk_bytes = sizes.pool * granule_bytes, sizes.bulk * granule_bytes
+        settings = MemorySettings(capacity_bytes, granule_bytes, pool_bytes, sizes.limits, bulk_bytes=bulk_bytes)
         service_settings = DeviceSettings("host", settings, most_runs=sizes.most_runs)
         self.device = LocalDevice(self.driver, DeviceService(self.driver, service_settings, clock=self.clock))
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """In the block work on this process's memory is under way: a thread's, or a kernel's."""
+        if not self._gpu:
+            with self._tidy.working():
+                yield
+            return
+        stand_in = load()
+        number = stand_in.begin_work()
+        try:
+            yield
+        finally:
+            stand_in.end_work(number)
 
     @property
     def service(self) -> DeviceService:

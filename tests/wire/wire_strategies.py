@@ -16,6 +16,7 @@ from kvcluster.wire.messages import (
     Commit,
     Committed,
     Fault,
+    Forget,
     Frame,
     GiveBack,
     Grant,
@@ -25,9 +26,16 @@ from kvcluster.wire.messages import (
     Handed,
     Heartbeat,
     Hello,
+    Join,
+    Joined,
+    Leave,
+    Left,
     NotHanded,
     Open,
     Opened,
+    Publish,
+    Published,
+    Reclaim,
     Redeem,
     Release,
     Released,
@@ -35,6 +43,8 @@ from kvcluster.wire.messages import (
     RequestKey,
     Returned,
     Run,
+    Seal,
+    Sealed,
     Welcome,
 )
 
@@ -50,8 +60,16 @@ seconds = st.floats(allow_nan=False, allow_infinity=False)
 keys = st.builds(RequestKey, number=counts, generation=counts)
 runs = st.builds(Run, group=counts, fragment=counts, start=counts, count=positives)
 run_tuples = st.lists(runs, max_size=4).map(tuple)
+outcomes = st.sampled_from(("clean", "quarantined"))
 residues = st.builds(Residue, texts, integers)
-shapes = st.lists(st.builds(Group, fragments=positives, stride_bytes=positives), min_size=1, max_size=3).map(tuple)
+groups = st.builds(
+    Group,
+    fragments=positives,
+    stride_bytes=positives,
+    keeps=st.sampled_from(("every", "ring", "snapshot")),
+    windows=counts,
+)
+shapes = st.lists(groups, min_size=1, max_size=3).map(tuple)
 
 _FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "str": texts,
@@ -79,18 +97,29 @@ any_error = st.one_of(*(errors_of(kind) for kind in ERROR_CLASSES))
 def stretches(request: RequestKey) -> st.SearchStrategy[list[Any]]:
     """An optional open, then other operations, all on `request`."""
     key = st.just(request)
-    opened = st.builds(Open, request=key, groups=shapes, max_tokens=positives)
+    opened = st.builds(
+        Open,
+        request=key,
+        groups=shapes,
+        max_tokens=positives,
+        tenant=st.text(max_size=64),
+        shareable_tokens=counts,
+    )
     other = st.one_of(
         st.builds(Grant, request=key, grant=counts, size_bytes=positives),
         st.builds(GiveBack, request=key, grant=counts),
-        st.builds(Commit, request=key, grant=counts, tokens=positives),
+        st.builds(Commit, request=key, grant=counts, tokens=positives, snapshot=st.booleans()),
+        st.builds(Publish, request=key, tokens=positives),
+        st.builds(Seal, request=key, prefix=positives),
+        st.builds(Join, request=key, prefix=positives, tokens=positives),
+        st.builds(Leave, request=key, prefix=positives, outcome=outcomes),
         st.builds(
             Release,
             request=key,
             runs=st.lists(runs, min_size=1, max_size=4).map(tuple),
-            outcome=st.sampled_from(("clean", "quarantined")),
+            outcome=outcomes,
         ),
-        st.builds(Close, request=key),
+        st.builds(Close, request=key, retain_tokens=counts),
     )
     several = st.lists(other, min_size=1, max_size=4)
     return st.one_of(opened.map(lambda op: [op]), several, st.builds(lambda op, rest: [op, *rest], opened, several))
@@ -114,7 +143,11 @@ answers = st.one_of(
     st.builds(Returned),
     st.builds(Committed, runs=run_tuples),
     st.builds(Released, size_bytes=counts),
-    st.builds(Closed),
+    st.builds(Published, prefix=positives, tokens=counts, runs=run_tuples),
+    st.builds(Sealed, prefix=positives, runs=run_tuples, refusal=st.none() | texts),
+    st.builds(Joined, prefix=positives, tokens=counts, runs=run_tuples),
+    st.builds(Left),
+    st.builds(Closed, prefix=st.none() | positives),
 )
 results = st.builds(
     GroupResult, request=keys, answers=st.lists(answers, max_size=4).map(tuple), fault=st.none() | faults
@@ -139,16 +172,19 @@ socket_messages = st.one_of(
         lease_s=seconds,
         heartbeat_s=seconds,
     ),
-    st.builds(Redeem, ask=positives, seq=positives),
+    st.builds(
+        Redeem, ask=positives, seq=positives, known=st.lists(st.tuples(counts, counts, st.booleans())).map(tuple)
+    ),
     st.builds(Heartbeat),
     st.builds(
         Handed,
         ask=positives,
         seq=positives,
-        count=counts,
         total=counts,
-        handle_bytes=st.lists(positives, max_size=4).map(tuple),
+        handles=st.lists(st.tuples(counts, counts, st.booleans(), positives, st.booleans()), max_size=4).map(tuple),
     ),
+    st.builds(Reclaim, size_bytes=positives, younger_than=counts),
+    st.builds(Forget, handles=st.lists(st.tuples(counts, counts), min_size=1, max_size=4).map(tuple)),
     st.builds(NotHanded, ask=positives, fault=faults),
     faults,
 )

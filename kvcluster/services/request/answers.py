@@ -50,7 +50,6 @@ class Answers:
         wait_s = shared.settings.quarantine_wait_s
         self._shared = shared
         self._clock = clock
-        self._capacity_bytes = welcome.capacity_bytes
         self._quarantine_wait_s = 2 * welcome.lease_s if wait_s is None else wait_s
         self.answered: list[Answered] = []
 
@@ -70,6 +69,11 @@ class Answers:
         if shed and not _freed_bytes(shed, held_bytes):
             for generation in self._shared.roster.running:
                 generation.preempted_in_vain = generation.refusal is not None
+
+    def heed(self, outcomes: Sequence[Outcome]) -> None:
+        """What became of memories that are not this service's. Raises as `absorb`."""
+        for outcome in outcomes:
+            self._given_back(outcome, None)
 
     def _absorb(self, outcome: Outcome) -> bool:
         """Whether a running request grew."""
@@ -118,7 +122,7 @@ class Answers:
             return  # it was only topped up along with the others
         now = self._clock()
         need_bytes = generation.committed_bytes + refusal.need
-        if need_bytes <= self._capacity_bytes - refusal.quarantined:
+        if need_bytes <= refusal.capacity - refusal.quarantined:
             generation.blocked_since = None
         elif generation.blocked_since is None:
             generation.blocked_since = now
@@ -138,7 +142,7 @@ class Answers:
     def _blocked(self, need_bytes: int, refusal: OutOfBudget) -> str:
         return (
             f"the request needs {need_bytes} bytes at once, and {refusal.quarantined} of the device's "
-            f"{self._capacity_bytes} bytes could not be taken back: they stay charged until the processes that may "
+            f"{refusal.capacity} bytes could not be taken back: they stay charged until the processes that may "
             f"still use them end, and none did in {self._quarantine_wait_s:.0f} s"
         )
 

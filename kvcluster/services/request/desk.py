@@ -3,23 +3,28 @@
 In one frame, in this order: memories that end, those that preempted requests lose, growth of those that run, and
 admissions, each oldest first. While a running request is refused what it cannot do without, nobody is admitted.
 A frame leaves before a model step and its answer is used after it, so growth costs no waiting.
+
+Where the device demands memory back, for a request of some other actor that is older, the youngest lose theirs.
+While another thread captures a graph a boundary waits for its end, whatever the capture says: the loop has nobody to
+tell a refusal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from kvcluster.driver.gate import patient_operation
 from kvcluster.errors import DriverError, LimitReached
 from kvcluster.geometry.residency import Shape
 from kvcluster.services.asks import Ask, End, Grow, Shed
+from kvcluster.services.frames import in_frames
 from kvcluster.services.pending import PendingAsks
 from kvcluster.services.port import DevicePort
 from kvcluster.services.request.answers import Answered, Answers
-from kvcluster.services.request.frames import in_frames
 from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.margin import admission_tokens, is_due, needed_tokens, topped_up_tokens
 from kvcluster.services.request.shared import Shared
-from kvcluster.services.request.wait_die import GiveBack, Preempt, Wait, remedy
+from kvcluster.services.request.wait_die import GiveBack, Preempt, Wait, enough, remedy
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 
 
@@ -31,7 +36,12 @@ class MemoryDesk:
         self._shared = shared
         self._clock = clock
         self._answers = Answers(shared, port.welcome, clock=clock)
-        self._shape = Shape.of(shared.geometry, shared.settings.layout, port.welcome.granule_bytes)
+        self._shape = Shape.of(
+            shared.geometry,
+            shared.settings.layout,
+            port.welcome.granule_bytes,
+            chunk_tokens=shared.settings.prefill_chunk_tokens,
+        )
         self._pending: tuple[PendingAsks, ...] = ()
         self._held_bytes: dict[SequenceMemory, int] = {}  # of those that give everything back
 
@@ -39,16 +49,23 @@ class MemoryDesk:
     def in_flight(self) -> bool:
         return bool(self._pending)
 
+    @patient_operation
     def boundary(self) -> None:
         """Use an answer that is here, and send what is due. Never waits for the device.
+
+        Nothing that the loop gives back waits for a fence: it has read the tokens of each step before the next
+        boundary, so all work is over by then. `tend` is for others who use this port in this process: what they
+        released after a fence rides along here. What of it cannot be unmapped stays charged, as their memory says.
 
         Raises:
             KvClusterError: the session is of no more use (see `Answers.absorb`).
         """
+        self._answers.heed(self._port.tend())
         if all(pending.ready() for pending in self._pending):
             self.settle()
             self._send(self._due())
 
+    @patient_operation
     def settle(self) -> None:
         """Use the answer to what is in flight; waits for it. Raises as `boundary` does."""
         pending, self._pending = self._pending, ()
@@ -77,11 +94,21 @@ class MemoryDesk:
     def _due(self) -> list[Ask]:
         now, roster = self._clock(), self._shared.roster
         ends, self._shared.ending = [End(memory) for memory in self._shared.ending], []
-        relief = list(self._relief(now))
+        relief = [*self._reclaimed(now), *self._relief(now)]
         refused = any(generation.refusal for generation in roster.running)
         admissions = [] if relief or refused else list(self._admissions(now))
         growths = list(self._growths(now, refused=refused, along=bool(ends or admissions)))
         return [*ends, *relief, *growths, *admissions]
+
+    def _reclaimed(self, now: float) -> Iterator[Shed]:
+        """What the device demands back: the newest demand counts, because each says all that is missing."""
+        demands = self._port.pushes()
+        if not demands:
+            return
+        running, demand = self._shared.roster.running, demands[-1]
+        younger = [generation for generation in reversed(running) if generation.arrival > demand.younger_than]
+        for victim in enough(younger, demand.size_bytes):
+            yield self._shed(victim, again_at=now + self._shared.settings.try_again_s)
 
     def _relief(self, now: float) -> Iterator[Ask]:
         """What is done for the oldest running request that was refused what it cannot do without."""
@@ -155,8 +182,14 @@ class MemoryDesk:
 
     def _open(self, generation: Generation) -> SequenceMemory | None:
         shared = self._shared
-        layout, order = shared.settings.layout, generation.order
-        spec = SequenceSpec(shared.geometry, layout, order.total_tokens, after=generation.former)
+        settings, tokens = shared.settings, generation.order.total_tokens
+        spec = SequenceSpec(
+            shared.geometry,
+            settings.layout,
+            tokens,
+            after=generation.former,
+            chunk_tokens=settings.prefill_chunk_tokens,
+        )
         try:
             memory = self._port.memory(spec)
         except (LimitReached, DriverError) as error:
@@ -167,6 +200,7 @@ class MemoryDesk:
 
     # --- the end --------------------------------------------------------------------------------------------------
 
+    @patient_operation
     def close(self) -> None:
         """Give back every memory whose generation has left the roster. Raises as `boundary` does."""
         self.settle()

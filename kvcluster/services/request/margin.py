@@ -30,6 +30,9 @@ def needed_tokens(length: int, most: int) -> int:
 
 
 def topped_up_tokens(shape: Shape, length: int, most: int, margin: int) -> int:
-    """What to commit for a sequence with `length` tokens written: the granules that the margin fills."""
+    """What to commit for a sequence with `length` tokens written: the granules that the margin fills.
+
+    Groups that keep every token decide, and rings in their first lap; where there is neither it is all of `most`.
+    """
     filled = shape.tokens_in(shape.whole_windows(length + margin))
     return min(max(length + STEPS_AHEAD, filled), most)

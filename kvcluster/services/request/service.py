@@ -61,7 +61,7 @@ class RequestService:
         self._shared = shared
         self._port = port
         self._clock = clock
-        self._token_bytes = model.geometry.token_bytes
+        self._geometry = model.geometry
         self._inbox = Inbox()
         self._finished: list[tuple[int, Completion | Refused]] = []
         self._statistics = RequestStatistics()
@@ -190,7 +190,7 @@ class RequestService:
         self._shared.tally.stepped(
             reserved_bytes=self._shared.reserved_bytes,
             committed_bytes=sum(generation.committed_bytes for generation in running),
-            live_bytes=self._token_bytes * sum(generation.held for generation in running),
+            live_bytes=sum(self._geometry.live_bytes(generation.held) for generation in running),
         )
 
     def _note(self) -> None:

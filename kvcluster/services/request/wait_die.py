@@ -40,12 +40,12 @@ def remedy(refused: Generation, refusal: OutOfBudget, running: Sequence[Generati
     if refused.is_blocked:
         return GiveBack()
     younger = [] if refused.preempted_in_vain else [g for g in reversed(running) if g.arrival > refused.arrival]
-    if victims := _enough(younger, refusal.need - refusal.free):
+    if victims := enough(younger, refusal.need - refusal.free):
         return Preempt(victims)
     return Wait() if refusal.oldest_arrival == refused.arrival else GiveBack()
 
 
-def _enough(younger: Sequence[Generation], missing_bytes: int) -> tuple[Generation, ...]:
+def enough(younger: Sequence[Generation], missing_bytes: int) -> tuple[Generation, ...]:
     """The first of `younger` that together hold `missing_bytes`, at least one; all, where they hold less."""
     victims: list[Generation] = []
     for generation in younger:

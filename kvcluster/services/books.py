@@ -1,0 +1,203 @@
+"""Whose bytes are whose on one device: ledger, grants, handles, quarantine and prefixes; and each way that bytes go.
+
+A way is one posting and one move of handles, in the order that keeps every invariant: bytes are free before their
+handles are pooled, and what the driver would not release is written off at once. Nothing here can fail: a driver
+call that does becomes a charge. What a verb means, and its undo, is in `device_memory` and `sharing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from kvcluster.budget.eviction import Evictable
+from kvcluster.budget.governor import Governor
+from kvcluster.budget.ledger import FREE, Account, Ledger, account_of
+from kvcluster.driver.protocol import Driver
+from kvcluster.ids import GrantId
+from kvcluster.memory.handle import Handle, bytes_by_tenant, bytes_of
+from kvcluster.memory.pool import HandlePool
+from kvcluster.memory.quarantine import Quarantine
+from kvcluster.memory.reservation import Reservation
+from kvcluster.memory.shared_prefix import PrefixState, SharedPrefix, SharedPrefixes
+from kvcluster.services.device_settings import MemorySettings
+from kvcluster.units import ceil_div
+
+
+class Books:
+    """One device's. Also the governor's evictor: what is retained goes when somebody needs its memory."""
+
+    def __init__(self, driver: Driver, settings: MemorySettings, *, clock: Callable[[], float]) -> None:
+        self.settings = settings
+        self.driver = driver
+        self.granule_bytes = settings.granule_bytes
+        self.ledger = Ledger(settings.capacity_bytes)
+        self.governor = Governor(self.ledger, clock=clock, limits=settings.limits, quotas=settings.quotas, evictor=self)
+        self.pool = HandlePool(
+            driver,
+            granule_bytes=settings.granule_bytes,
+            bulk_bytes=settings.largest_bytes,
+            capacity_bytes=settings.capacity_bytes,
+            limit_bytes=settings.pool_bytes,
+        )
+        self.quarantine = Quarantine()
+        self.prefixes = SharedPrefixes()
+        self.evictions = 0
+        self._retained: dict[str, int] = {}  # bytes of idle prefixes, by tenant that has any
+
+    def most_bytes(self, tenant: str) -> int:
+        """The most that the tenant can ever have; what is lost never comes back."""
+        most = self.ledger.capacity_bytes - self.quarantine.lost_bytes
+        quota = self.settings.quotas.of(tenant)
+        if quota is not None:
+            most = min(most, quota - self.quarantine.lost_by(tenant))
+        return max(0, most)
+
+    # --- handles of requests --------------------------------------------------------------------------------------
+
+    def reuse(self, reservation: Reservation, handles: Sequence[Handle]) -> None:
+        """Nobody maps them, and the request has them no longer."""
+        self.ledger.post(bytes_of(handles), debit=request_account(reservation), credit=FREE)
+        self.pool_again(handles)
+
+    def isolate(self, reservation: Reservation, handles: Sequence[Handle]) -> None:
+        """They may still be mapped: charged, and not reused before the request's process is gone."""
+        quarantine = Account.quarantine(reservation.tenant)
+        self.ledger.post(bytes_of(handles), debit=request_account(reservation), credit=quarantine)
+        self.pool.quarantine(handles)
+        self.quarantine.add(reservation.request.session, handles)
+
+    def process_gone(self, session: str) -> None:
+        """What was isolated because of this process is free."""
+        handles = self.quarantine.process_gone(session)
+        for tenant, size_bytes in bytes_by_tenant(handles).items():
+            self.ledger.post(size_bytes, debit=Account.quarantine(tenant), credit=FREE)
+        self.pool_again(handles)
+        turned = self.prefixes.process_gone(session)
+        self.booked(turned)
+        for prefix in turned:
+            self.drain_finished(prefix)
+
+    def pool_again(self, handles: Sequence[Handle]) -> None:
+        """Their bytes are free by now."""
+        self.governor.freed(bytes_of(handles))
+        self.pool.give_back(handles)
+        self.write_off()
+
+    def write_off(self, *, out_of: GrantId | None = None) -> None:
+        """Charge what the driver would not release; out of a grant, where one was to be spent on it."""
+        if lost := self.pool.drain_lost():
+            self.governor.lose(lost, out_of=out_of)
+            self.quarantine.lose(lost)
+
+    # --- prefixes -------------------------------------------------------------------------------------------------
+
+    def hand_to_prefix(self, reservation: Reservation, prefix: SharedPrefix) -> None:
+        """The windows of `prefix` are no longer the request's own: it holds and pays them."""
+        handles = reservation.detach(prefix.runs)
+        prefix.take(handles)
+        prefix.owner = None
+        self.ledger.post(prefix.size_bytes, debit=request_account(reservation), credit=prefix_account(prefix))
+
+    def booked(self, turned: Iterable[SharedPrefix]) -> None:
+        """These have become idle, or are used again."""
+        for prefix in turned:
+            idle, used = Account.retained(prefix.number, prefix.tenant), Account.prefix(prefix.number, prefix.tenant)
+            debit, credit = (used, idle) if prefix.is_idle else (idle, used)
+            self.ledger.post(prefix.size_bytes, debit=debit, credit=credit)
+            self._keep(prefix.tenant, prefix.size_bytes if prefix.is_idle else -prefix.size_bytes)
+
+    def drain_finished(self, prefix: SharedPrefix | None) -> None:
+        """Drain it, and those that it builds on, as far as nobody uses them and nobody wants them kept."""
+        while prefix is not None and prefix.is_idle and not prefix.children and not prefix.is_kept:
+            if prefix.state is PrefixState.DRAINED:
+                return
+            self._drain(prefix)
+            prefix = prefix.parent
+
+    def _drain(self, prefix: SharedPrefix) -> None:
+        size_bytes = prefix.size_bytes
+        self.ledger.post(size_bytes, debit=prefix_account(prefix), credit=FREE)
+        self._keep(prefix.tenant, -size_bytes)
+        was_sealed = prefix.state is PrefixState.SEALED
+        self.booked(self.prefixes.remove(prefix))
+        if was_sealed:
+            self.governor.freed(size_bytes)
+            self.pool.destroy(prefix.handles)
+            self.write_off()
+        else:
+            self.pool_again(prefix.handles)
+
+    # --- budget.governor.Evictor ----------------------------------------------------------------------------------
+
+    def evictable_bytes(self, tenant: str) -> Evictable:
+        """What can be freed at once for this tenant: idle prefixes, its own and everybody else's."""
+        own_bytes = self._retained.get(tenant, 0)
+        return Evictable(own_bytes, self.ledger.total("retained") - own_bytes)
+
+    def evict(self, tenant: str, *, own_bytes: int, others_bytes: int) -> None:
+        """Free at least so much of each, least recently used first, children before parents.
+
+        Of others', what tenants without a quota keep goes before what a quota was given for.
+        """
+        self._evict(own_bytes, lambda other: other == tenant)
+        others_bytes -= self._evict(others_bytes, lambda other: other != tenant and self._is_open(other))
+        self._evict(others_bytes, lambda other: other != tenant)
+
+    def evict_all(self) -> None:
+        """Every prefix that nobody uses goes."""
+        self._evict(self.ledger.capacity_bytes, lambda _: True)
+
+    def _evict(self, size_bytes: int, of: Callable[[str], bool]) -> int:
+        """Free at least so much of what these tenants keep, or all of it; returns how much it was."""
+        before = self.ledger.total("retained")
+        while (gone := before - self.ledger.total("retained")) < size_bytes and (leaf := self.prefixes.idle_leaf(of)):
+            self.evictions += 1
+            leaf.is_kept = False
+            self.drain_finished(leaf)
+        return gone
+
+    def _keep(self, tenant: str, change_bytes: int) -> None:
+        kept = self._retained.pop(tenant, 0) + change_bytes
+        if kept:
+            self._retained[tenant] = kept
+
+    def _is_open(self, tenant: str) -> bool:
+        return self.settings.quotas.of(tenant) is None
+
+    # --- size -----------------------------------------------------------------------------------------------------
+
+    def measure(self, utilization: float) -> int:
+        """Fit the capacity to what the hardware has now, at most the configured one; returns it.
+
+        Whole granules, and never below what is claimed: what nobody uses is evicted first.
+        """
+        seen = self.driver.memory_info()
+        wanted = int(min(self.settings.capacity_bytes, utilization * (seen.free_bytes + seen.held_bytes)))
+        self.governor.collect_expired()
+        self._evict(self.ledger.claimed_bytes - wanted, lambda _: True)
+        self._resize(max(self._claimed_bytes(), wanted - wanted % self.granule_bytes))
+        return self.ledger.capacity_bytes
+
+    def _resize(self, capacity_bytes: int) -> None:
+        if capacity_bytes > self.ledger.capacity_bytes:
+            self.ledger.resize(capacity_bytes)
+        self.pool.resize(capacity_bytes)
+        self.write_off()  # what the pool could not release is claimed from now on
+        if capacity_bytes < self.ledger.capacity_bytes:
+            self.ledger.resize(max(capacity_bytes, self._claimed_bytes()))
+        self.pool.resize(self.ledger.capacity_bytes)  # which is larger, where a handle could not be released
+
+    def _claimed_bytes(self) -> int:
+        """In whole granules."""
+        return ceil_div(self.ledger.claimed_bytes, self.granule_bytes) * self.granule_bytes
+
+
+def request_account(reservation: Reservation) -> Account:
+    """The account that pays what the request holds."""
+    return account_of(reservation.request, reservation.tenant)
+
+
+def prefix_account(prefix: SharedPrefix) -> Account:
+    """The account that pays the prefix now."""
+    account = Account.retained if prefix.is_idle else Account.prefix
+    return account(prefix.number, prefix.tenant)

@@ -1,0 +1,59 @@
+"""What a device has to say to its clients unasked: give something back, and drop what you have imported.
+
+`Reclaim` comes of a refusal (`services.pressure`), `Forget` of handles that were destroyed: a client that kept its
+import of one would keep its memory, which the ledger calls free. Collected at the end of each of the device's acts
+and fetched by the transports: whether anything waits is one attribute, read without the device's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kvcluster.ids import HandleId
+from kvcluster.services.device_memory import DeviceMemory
+from kvcluster.services.sessions import Session
+from kvcluster.wire.messages import MOST_FORGOTTEN, Forget, Push, Reclaim
+
+
+class Pushes:
+    """Those of one device that were not fetched yet."""
+
+    def __init__(self) -> None:
+        self.has_any = False
+        self._forget: dict[str, list[HandleId]] = {}
+        self._reclaim: dict[str, Reclaim] = {}
+
+    def collect(self, memory: DeviceMemory, sessions: Mapping[str, Session]) -> None:
+        """Take over what the last act left to say."""
+        if forgotten := memory.books.pool.drain_forgotten():
+            for name, session in sessions.items():
+                if known := session.forget(forgotten):
+                    self._forget.setdefault(name, []).extend(known)
+        for name in memory.queue.pressure.waiting():
+            if plea := memory.queue.pressure.drain(name):
+                self._reclaim[name] = Reclaim(size_bytes=plea.size_bytes, younger_than=plea.younger_than)
+        self._note()
+
+    def drain(self, session: str) -> tuple[Push, ...]:
+        """What this session is to be told, once."""
+        reclaim, handles = self._reclaim.pop(session, None), self._forget.pop(session, [])
+        self._note()
+        return (*((reclaim,) if reclaim else ()), *_forgets(handles))
+
+    def drain_all(self) -> tuple[tuple[str, Push], ...]:
+        """The same of every session."""
+        names = list(dict.fromkeys((*self._reclaim, *self._forget)))
+        return tuple((name, push) for name in names for push in self.drain(name))
+
+    def drop(self, session: str) -> None:
+        """It has ended: nobody listens."""
+        self.drain(session)
+
+    def _note(self) -> None:
+        self.has_any = bool(self._forget or self._reclaim)
+
+
+def _forgets(handles: list[HandleId]) -> Iterator[Forget]:
+    for start in range(0, len(handles), MOST_FORGOTTEN):
+        piece = handles[start : start + MOST_FORGOTTEN]
+        yield Forget(handles=tuple((handle.number, handle.generation) for handle in piece))

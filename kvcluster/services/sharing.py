@@ -1,0 +1,331 @@
+"""Shared prefixes as verbs: publish, seal, join, leave; and what an ended request leaves for others.
+
+    publish   a plan: which windows will be the prefix's. They are still the publisher's, who unmaps them
+    seal      nobody can write them any more; from now on they are the prefix's, and its publisher uses it
+    join      another request maps the same handles, for reading; it pays nothing
+    leave     one user less; memory goes when nobody uses it, unless it is kept until somebody needs the room
+
+A driver call that fails in a seal is told in the result, because something has changed by then: see `Sealing`.
+Called under the device service's lock, for a reservation that its caller has looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvcluster.errors import KvClusterError, NotAllowed, NotShareable
+from kvcluster.failpoints import Failpoint, reach
+from kvcluster.geometry.residency import Keeps, Shape
+from kvcluster.geometry.shareability import Refusal, no_boundary_reason, shareability_of
+from kvcluster.ids import RequestId
+from kvcluster.memory.handle import Handle
+from kvcluster.memory.reservation import Reservation, ReservationState, Use
+from kvcluster.memory.shared_prefix import Extent, Part, PrefixState, SharedPrefix, no_such_prefix
+from kvcluster.services.books import Books
+from kvcluster.services.queue import Queue
+from kvcluster.services.work import Work
+
+
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """What a seal came to. With a `refusal` the prefix is DRAINED and its windows are the request's, as before."""
+
+    prefix: SharedPrefix
+    refusal: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """The windows to map, and how many tokens are there already."""
+
+    prefix: SharedPrefix
+    part: Part
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What an ended request leaves for others: a prefix that begins with its first `tokens` tokens."""
+
+    prefix: SharedPrefix
+    tokens: int
+
+
+class Sharing:
+    """The prefixes of one device, as its requests see them."""
+
+    def __init__(self, books: Books, queue: Queue) -> None:
+        self._books = books
+        self._queue = queue
+        self._prefixes = books.prefixes
+
+    # --- verbs ----------------------------------------------------------------------------------------------------
+
+    def publish(self, reservation: Reservation, tokens: int, work: Work) -> SharedPrefix:
+        """Plan a prefix of the request's first `tokens` tokens, on top of what it shares already.
+
+        Raises:
+            NotShareable: no whole granule beyond that lies inside, or a bulk handle reaches across its end.
+            NotAllowed: windows of it are not committed (snapshots among them), it is quarantined, or it has a
+                prefix that is not sealed yet. Nothing changed.
+        """
+        extent = self._extent(reservation, tokens)
+        parent = reservation.uses[-1].prefix if reservation.uses else None
+        prefix = self._plan(reservation, extent, parent)
+        reservation.writing = prefix
+        work.txn.doing("prefix planned", 0, undo=lambda _: self.give_up(reservation))
+        work.naming(prefix.runs)
+        reach(Failpoint.DEVICE_PUBLISHED)
+        return prefix
+
+    def seal(self, reservation: Reservation, number: int, work: Work) -> Sealing:
+        """The planned windows are unmapped: seal them, and hand them over again, whatever came of it.
+
+        A driver call that fails leaves the windows to the request and ends the prefix: see `Sealing`. Those handles
+        that were sealed by then are never pooled. It cannot be undone, so it stands alone in its group.
+
+        Raises:
+            NotAllowed: the request has no such prefix to seal. Nothing changed.
+        """
+        prefix = reservation.writing
+        if prefix is None or prefix.number != number:
+            raise NotAllowed(reason=f"request {reservation.request} has no prefix {number} to seal")
+        work.naming(prefix.runs)
+        handles = reservation.own.backing(prefix.runs)
+        work.handed += handles
+        try:
+            self._seal(handles)
+            reach(Failpoint.DEVICE_SEALED)
+        except KvClusterError as failure:
+            self.give_up(reservation)
+            return Sealing(prefix, str(failure))
+        self._sealed(reservation, prefix)
+        return Sealing(prefix)
+
+    def join(self, reservation: Reservation, number: int, tokens: int, work: Work) -> Joining:
+        """Use a sealed prefix, as far as whole handles of it lie inside the request's first `tokens` tokens.
+
+        A prefix that was kept of an ended request is sealed by its first join.
+
+        Raises:
+            NotShareable: there is no such prefix for this tenant and shape; nothing of it lies inside; with sliding
+                windows, its boundary does not; or it could not be sealed. Nothing changed.
+            NotAllowed: the request holds or uses something, or has no room for so many tokens. Nothing changed.
+        """
+        self._check_empty(reservation, tokens)
+        prefix = self._prefixes.find(number, reservation.tenant)
+        if _shared_groups(prefix.shape) != _shared_groups(reservation.range_map.shape):
+            raise no_such_prefix(number)
+        part = prefix.part(_joinable(prefix, tokens))
+        work.naming(part.runs)
+        self._seal_retained(prefix)
+        reservation.use(prefix, part.windows)
+        self._books.booked(self._prefixes.use(prefix, reservation.request))
+        work.txn.doing("prefix joined", 0, undo=lambda _: self._unjoin(reservation))
+        work.after.append(lambda: self._queue.weigh(reservation))
+        work.handed += part.handles
+        reach(Failpoint.DEVICE_JOINED)
+        return Joining(prefix, part, prefix.shape.reusable_tokens(part.windows, min(tokens, prefix.extent.tokens)))
+
+    def leave(self, reservation: Reservation, number: int, work: Work, *, unmapped: bool) -> None:
+        """The request uses its newest prefix no longer; where that is not sealed yet, the plan is given up.
+
+        Not `unmapped`: its process may still have it mapped, so that it lives until that is gone, and the request takes
+        no more commits.
+
+        Raises:
+            NotAllowed: it is not the newest prefix that the request uses. Nothing changed.
+        """
+        if reservation.writing is not None and reservation.writing.number == number:
+            work.after.append(lambda: self.give_up(reservation))
+            return
+        if not reservation.uses or reservation.uses[-1].prefix.number != number:
+            raise NotAllowed(reason=f"request {reservation.request} does not use prefix {number}, or a newer one too")
+        use = reservation.part()
+        work.txn.doing("prefix left", 0, undo=lambda _: reservation.use(use.prefix, use.windows))
+        work.released += use.prefix.part(use.windows).handles
+        if unmapped:
+            work.left.append(use)
+        work.after.append(lambda: self._part(reservation, use, work, unmapped=unmapped))
+
+    # --- the end of a request -------------------------------------------------------------------------------------
+
+    def give_up(self, reservation: Reservation) -> None:
+        """The prefix that the request was about to seal is not to be."""
+        prefix, reservation.writing = reservation.writing, None
+        if prefix is not None:
+            self._forget(prefix)
+
+    def retain(self, reservation: Reservation, work: Work) -> SharedPrefix | None:
+        """Plan what of a request that ends now stays for others; None where nothing of it would help anybody.
+
+        Whole handles of the windows that it holds, on top of the prefixes that it left in this very group.
+        """
+        shape = reservation.range_map.shape
+        if shape.has_rings:  # what a ring held before is gone, and no snapshot was made
+            return None
+        limit = shape.shared_windows(work.retain_tokens)
+        kept = next((use for use in work.left if _lies_inside(use, limit)), None)
+        base = kept.windows if kept else (0,) * len(limit)
+        windows = reservation.own.contiguous(base, limit)
+        if windows == base or not shape.reusable_tokens(windows, work.retain_tokens):
+            return None
+        prefix = self._plan(reservation, Extent(work.retain_tokens, windows, base), kept.prefix if kept else None)
+        work.txn.doing("prefix retained", 0, undo=lambda _: self._forget(prefix))
+        return prefix
+
+    def remains(self, planned: SharedPrefix | None, work: Work) -> Remains | None:
+        """The newest prefix that stays: the one that `retain` planned, or one that the request left in this group."""
+        if planned is not None:
+            return Remains(planned, planned.extent.tokens)
+        for use in work.left:
+            if _lies_inside(use, use.prefix.shape.shared_windows(work.retain_tokens)):
+                return Remains(use.prefix, _tokens_of(use))
+        return None
+
+    def keep(self, reservation: Reservation, prefix: SharedPrefix) -> None:
+        """The planned prefix is what the request, which ends now, leaves."""
+        self._books.hand_to_prefix(reservation, prefix)
+        prefix.is_kept = True
+        self._books.booked(self._prefixes.settle(prefix))
+
+    def haunt(self, reservation: Reservation) -> None:
+        """The request ends without leaving its prefixes: its process may have them mapped until it is gone."""
+        self.give_up(reservation)
+        while reservation.uses:
+            prefix = reservation.part().prefix
+            self._books.booked(self._prefixes.haunt(prefix, reservation.request.session))
+            self._books.booked(self._prefixes.part(prefix, reservation.request))
+
+    # --- steps of the verbs ---------------------------------------------------------------------------------------
+
+    def _extent(self, reservation: Reservation, tokens: int) -> Extent:
+        shape, base = reservation.range_map.shape, reservation.shared
+        reservation.missing(tokens)  # refuses what is too long, or quarantined
+        if reservation.writing is not None:
+            raise NotAllowed(reason=f"prefix {reservation.writing.number} is not sealed yet: seal it or leave it first")
+        _check_shareable(shape, tokens)
+        windows = shape.shared_windows(tokens)
+        base = tuple(0 if g.keeps is Keeps.SNAPSHOT else n for g, n in zip(shape.groups, base, strict=True))
+        if windows == base or any(new < old for new, old in zip(windows, base, strict=True)):
+            raise NotShareable(
+                kind=Refusal.SMALLER_THAN_A_GRANULE,
+                reason=f"no whole granule of {tokens} tokens lies beyond the prefix that the request uses already",
+            )
+        if not reservation.own.holds(tuple(shape.runs(base, windows))):
+            raise NotAllowed(reason=f"not all windows of {tokens} tokens and their snapshots are committed")
+        if reservation.own.contiguous(base, windows) != windows:
+            raise NotShareable(
+                kind=Refusal.SMALLER_THAN_A_GRANULE,
+                reason=f"a bulk handle reaches across the end of {tokens} tokens: open with so many shareable tokens",
+            )
+        return Extent(tokens, windows, base)
+
+    def _plan(self, reservation: Reservation, extent: Extent, parent: SharedPrefix | None) -> SharedPrefix:
+        prefix = self._prefixes.plan(reservation.tenant, reservation.range_map.shape, extent, parent)
+        prefix.owner = reservation.request
+        if parent is not None:
+            self._books.booked(self._prefixes.settle(parent))
+        return prefix
+
+    def _forget(self, prefix: SharedPrefix) -> None:
+        """A plan that is not carried out."""
+        self._books.booked(self._prefixes.remove(prefix))
+        self._books.drain_finished(prefix.parent)
+
+    def _seal(self, handles: Sequence[Handle]) -> None:
+        for handle in handles:
+            self._books.driver.seal(handle.physical)
+            handle.is_sealed = True
+
+    def _sealed(self, reservation: Reservation, prefix: SharedPrefix) -> None:
+        reservation.writing = None
+        self._books.hand_to_prefix(reservation, prefix)
+        self._books.pool.share(prefix.handles)
+        prefix.move(PrefixState.SEALED)
+        reservation.use(prefix, prefix.extent.windows)
+        self._books.booked(self._prefixes.use(prefix, reservation.request))
+        self._queue.weigh(reservation)
+
+    def _check_empty(self, reservation: Reservation, tokens: int) -> None:
+        if reservation.state is not ReservationState.RESERVED:
+            raise NotAllowed(reason=f"request {reservation.request} joins before it holds or uses anything")
+        reservation.missing(tokens)  # refuses what is too long
+
+    def _seal_retained(self, prefix: SharedPrefix) -> None:
+        """Raises NotShareable: stays as it is, but for what was sealed by then; the next join tries again."""
+        for link in prefix.chain():
+            if link.state is PrefixState.WRITING:
+                try:
+                    self._seal(link.handles)
+                except KvClusterError as failure:
+                    reason = f"prefix {prefix.number} could not be sealed: {failure}"
+                    raise NotShareable(kind=Refusal.NOT_SEALED, reason=reason) from failure
+                self._books.pool.share(link.handles)
+                link.move(PrefixState.SEALED)
+
+    def _unjoin(self, reservation: Reservation) -> None:
+        prefix = reservation.part().prefix
+        self._books.booked(self._prefixes.part(prefix, reservation.request))
+        self._books.drain_finished(prefix)
+
+    def _part(self, reservation: Reservation, use: Use, work: Work, *, unmapped: bool) -> None:
+        prefix, request = use.prefix, reservation.request
+        if unmapped:
+            self._queue.pressure.eased(request.session)
+        else:
+            self._books.booked(self._prefixes.haunt(prefix, request.session))
+            reservation.quarantine()
+        if work.retain_tokens and _lies_inside(use, prefix.shape.shared_windows(work.retain_tokens)):
+            prefix.is_kept = True
+        self._books.booked(self._prefixes.part(prefix, request))
+        reach(Failpoint.DEVICE_LEFT)
+        self._books.drain_finished(prefix)
+        self._queue.weigh(reservation)
+
+
+def _check_shareable(shape: Shape, tokens: int) -> None:
+    found = shareability_of(shape, tokens)
+    if found.refusal is not None:
+        raise NotShareable(kind=found.refusal, reason=found.refusal_reason or "")
+
+
+def _joinable(prefix: SharedPrefix, tokens: int) -> tuple[int, ...]:
+    """How many windows of the prefix somebody may map whose first `tokens` tokens are the same."""
+    shape, extent = prefix.shape, prefix.extent
+    _check_shareable(shape, min(tokens, extent.tokens))
+    inside = tuple(min(a, b) for a, b in zip(shape.shared_windows(tokens), extent.windows, strict=True))
+    if shape.has_rings:
+        boundary = prefix.reusable_tokens
+        if inside != extent.windows or tokens <= boundary:
+            raise NotShareable(kind=Refusal.NO_BOUNDARY, reason=no_boundary_reason(tokens, boundary))
+        return inside
+    whole = prefix.whole(inside)
+    if not shape.reusable_tokens(whole, tokens):
+        raise NotShareable(
+            kind=Refusal.SMALLER_THAN_A_GRANULE,
+            reason=f"nothing of prefix {prefix.number} helps a prompt that is equal to it for {tokens} tokens",
+        )
+    return whole
+
+
+def _lies_inside(use: Use, limit: tuple[int, ...]) -> bool:
+    return all(count <= most for count, most in zip(use.windows, limit, strict=True))
+
+
+def _tokens_of(use: Use) -> int:
+    """How many tokens its prefix has for certain in common with the request: all, if all of it is used."""
+    shape, extent = use.prefix.shape, use.prefix.extent
+    if use.windows == extent.windows:
+        return extent.tokens
+    every = [(g, n) for g, n in zip(shape.groups, use.windows, strict=True) if g.keeps is Keeps.EVERY]
+    return max(-(-n * shape.granule_bytes // group.stride_bytes) for group, n in every)
+
+
+def _shared_groups(shape: Shape) -> tuple[object, ...]:
+    """What two requests must have in common: a ring's own size is not shared."""
+    return (
+        shape.granule_bytes,
+        *((g.fragments, g.stride_bytes, g.keeps, g.windows * (g.keeps is not Keeps.RING)) for g in shape.groups),
+    )

@@ -1,0 +1,97 @@
+"""Processes that compute, asked one thing at a time, and the device that they attach to: no Ray."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.exact.prefix_site import Known, Setting
+from tests.services.processes import GRANULE, TIMEOUT_S, Host
+
+ROOT = Path(__file__).parents[2]
+
+
+class Ended(AssertionError):
+    """The process died while it was asked something: -11 were a write into what is mapped for reading."""
+
+
+class Computer:
+    """A process of `prefix_child`. `answered` answers the frames that it has for a device."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "tests.exact.prefix_child"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True)
+        self.answered: Callable[[bytes], bytes] | None = None
+
+    @property
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, verb: str, *arguments: Any) -> Any:
+        self._say(json.dumps([verb, *arguments]))
+        return self._heard()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait(TIMEOUT_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def _heard(self) -> Any:
+        assert self._process.stdout is not None
+        while (line := self._process.stdout.readline()).startswith("frame "):
+            assert self.answered is not None
+            self._say(self.answered(bytes.fromhex(line.removeprefix("frame "))).hex())
+        if not line:
+            raise Ended(f"the process ended with {self._process.wait(TIMEOUT_S)}")
+        return json.loads(line)
+
+
+class Far:
+    """A site in another process; the verbs of `Site`."""
+
+    def __init__(self, computer: Computer, host: Host, folder: Path, setting: Setting) -> None:
+        self._computer = computer
+        computer.answered = host.frame
+        capacity_bytes = host.service.audit().capacity_bytes
+        assert setting.granule_bytes == GRANULE
+        computer.ask("attach", host.server.address.replace("\0", "@"), capacity_bytes, str(folder), asdict(setting))
+
+    def open(self, prompt: Sequence[int]) -> int:
+        return int(self._computer.ask("open", prompt))
+
+    def join(self, number: int, known: Known, match: int) -> int | str:
+        joined: int | str = self._computer.ask("join", number, known, match)
+        return joined
+
+    def say(self, numbers: Sequence[int], count: int) -> list[list[int]]:
+        said: list[list[int]] = self._computer.ask("say", numbers, count)
+        return said
+
+    def publish(self, numbers: Sequence[int]) -> list[Known | str]:
+        published: list[Known | str] = self._computer.ask("publish", numbers)
+        return published
+
+    def release(self, number: int) -> None:
+        self._computer.ask("release", number)
+
+    def close(self, numbers: Sequence[int]) -> None:
+        self._computer.ask("close", numbers)
+
+    def far(self, number: int, other: int) -> float:
+        return float(self._computer.ask("far", number, other))
+
+    def detach(self) -> None:
+        self._computer.ask("detach")
+        self._computer.answered = None

@@ -1,0 +1,130 @@
+"""A device in this process, served over the attach socket, and clients of it in processes of their own. No Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from kvcluster.attach.server import open_attach_server
+from kvcluster.driver.cuda import open_cuda_driver
+from kvcluster.driver.host import open_host_driver
+from kvcluster.driver.protocol import Driver
+from kvcluster.failpoints import ENVIRONMENT
+from kvcluster.services.device import DeviceService, DeviceSettings
+from kvcluster.services.device_memory import MemorySettings
+from kvcluster.services.statistics import DeviceStatistics
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 30.0
+GRANULE = 4096
+NO_ENV: Mapping[str, str] = MappingProxyType({})
+
+
+class Host:
+    """The device, on the host or on a GPU, which children find by `env`. `close` ends its children first."""
+
+    def __init__(self, granules: int = 1024, *, gpu: str = "", env: Mapping[str, str] = NO_ENV) -> None:
+        capacity_bytes = granules * GRANULE
+        self._gpu, self._env = gpu, env
+        self.driver: Driver = (
+            open_cuda_driver(gpu) if gpu else open_host_driver(granule_bytes=GRANULE, capacity_bytes=capacity_bytes)
+        )
+        memory = MemorySettings(capacity_bytes, GRANULE, pool_bytes=64 * GRANULE)
+        self.service = DeviceService(self.driver, DeviceSettings("host", memory), clock=time.monotonic)
+        self.server = open_attach_server("host", self.service)
+        self._capacity_bytes = capacity_bytes
+        self._thread = threading.Thread(target=self.server.serve)
+        self._thread.start()
+        self._children: list[Child] = []
+
+    def child(self, *, failpoints: str = "") -> Child:
+        """A new client; a failpoint that is armed in it may kill it."""
+        address = self.server.address.replace("\0", "@")
+        command = [sys.executable, "-m", "tests.services.child", address, str(self._capacity_bytes), self._gpu]
+        armed = {ENVIRONMENT: failpoints} if failpoints else {}
+        self._children.append(Child(self, command, {**self._env, **armed}))
+        assert self._children[-1].answer() == "ready"
+        return self._children[-1]
+
+    def frame(self, data: bytes) -> bytes:
+        reply = self.service.frame(data)
+        if self.service.has_pushes:
+            self.server.nudge()
+        return reply
+
+    def audit(self) -> DeviceStatistics:
+        return self.service.audit()
+
+    def granules(self, account: str) -> int:
+        """What an account has; `requests` is all of them."""
+        accounts = self.audit().accounts
+        prefix = "request/" if account == "requests" else account
+        return sum(size for name, size in accounts.items() if name.startswith(prefix)) // GRANULE
+
+    @property
+    def held_granules(self) -> int:
+        """What the kernel has allocated to the device's memory (st_blocks)."""
+        return self.driver.memory_info().held_bytes // GRANULE
+
+    def eventually(self, holds: Callable[[], bool], what: str) -> None:
+        deadline, pause = time.monotonic() + TIMEOUT_S, threading.Event()
+        while not holds():
+            assert time.monotonic() < deadline, f"never: {what}"
+            pause.wait(0.005)
+
+    def close(self) -> None:
+        for child in self._children:
+            child.end()
+        self.server.close()
+        self._thread.join(TIMEOUT_S)
+        self.service.close()
+        self.driver.close()
+
+
+class Child:
+    """A process that is asked one thing at a time; its frames are answered meanwhile."""
+
+    def __init__(self, host: Host, command: list[str], more: dict[str, str]) -> None:
+        self._host = host
+        environment = {**os.environ, **more}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment, text=True
+        )
+
+    def ask(self, verb: str, *arguments: Any) -> Any:
+        """What the child answers; None where it ended meanwhile (see `died_of`)."""
+        self._say(json.dumps([verb, *arguments]))
+        return self.answer()
+
+    def died_of(self) -> int:
+        """The signal that ended it."""
+        return -self._process.wait(TIMEOUT_S)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(TIMEOUT_S)
+
+    def end(self) -> None:
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self._process.stdout is not None
+        while (line := self._process.stdout.readline()).startswith("frame "):
+            self._say(self._host.frame(bytes.fromhex(line.removeprefix("frame "))).hex())
+        return json.loads(line) if line else None
