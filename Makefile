@@ -2,7 +2,11 @@
 # make test   the tests, with branch coverage of the core
 # make check  lint, format, types, import contracts
 # make bench  the benchmarks; each prints one JSON object as its last line
-# Every target sets up .venv first. Another interpreter: make test PYTHON=python3.12
+# Every target but the next sets up .venv first. Another interpreter: make test PYTHON=python3.12
+#
+# make gpu-check  what this machine's GPU does with device memory; without one, as far as a stand-in goes. Five minutes
+#                 at most. Installs nothing: uses .venv where there is one, else PYTHON, which needs torch,
+#                 cuda-bindings, msgpack, pydantic and pytest. Arguments: make gpu-check GPU_CHECK='--only calls growth'
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +17,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup run test check bench
+.PHONY: setup run test check bench gpu-check
 
 setup: $(STAMP)
 
@@ -46,3 +50,6 @@ check: $(STAMP)
 bench: $(STAMP)
 	@set -e; for name in $(basename $(notdir $(wildcard benchmarks/bench_*.py))); do \
 	    echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
+
+gpu-check:
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m benchmarks.gpu_check $(GPU_CHECK)

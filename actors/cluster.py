@@ -3,7 +3,7 @@
 With RAY_ADDRESS set (or an address given) the running cluster is joined: only this job's workers and sessions end
 with it, and a device that nobody uses leaves by itself. Otherwise a cluster of this process is started, and stopped
 with everything in it: with as many CPUs as the job has actors, because Ray starts an idle process for each, and
-these become our actors at once.
+these become our actors at once; and with the GPUs that the job names, because then Ray gives no others.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from actors.backends import gpus_visible
 from actors.devices import NAMESPACE, find_device
+from actors.gpus import gpus_of, visible_to_ray
 from actors.own_ray import all_ended, signals_held_back
+from actors.site import open_site
 from actors.workers import RayWorkers
-from kvcluster.config import ConfigError, Settings
+from kvcluster.config import Backend, ConfigError, Settings
 from kvcluster.engine.pretrained import model_folder
 from kvcluster.units import MIB
 
@@ -47,19 +50,35 @@ def open_cluster(
     """
     folder = str(model_folder(settings.model))
     with ExitStack() as opened:
-        _start_ray(address or os.environ.get("RAY_ADDRESS"), settings, opened)
-        node_id = ray.get_runtime_context().get_node_id()
-        _check_cpus(node_id, settings)
-        for name in settings.device_names:
-            find_device(name, node_id, settings)
-        workers = RayWorkers(settings, folder, node_id, env=worker_env or {})
+        gpus = gpus_of(settings)
+        _start_ray(address or os.environ.get("RAY_ADDRESS"), settings, len(gpus), opened)
+        site = open_site(settings, ray.get_runtime_context().get_node_id(), gpus)
+        for name in filter(None, site.devices):
+            find_device(name, site.node_id, settings)
+        workers = RayWorkers(settings, folder, site, env=worker_env or {})
         opened.callback(workers.stop)
         workers.start()
         yield workers
 
 
-def _start_ray(address: str | None, settings: Settings, opened: ExitStack) -> None:
-    """Join the cluster at `address`, or start one of our own; leaving `opened` undoes it."""
+@contextmanager
+def joined_cluster(address: str | None = None) -> Iterator[None]:
+    """In the block this process is connected to the cluster at `address`, or RAY_ADDRESS, or the one on this machine.
+
+    Raises:
+        ConfigError: no cluster answers there. Nothing is left.
+    """
+    with ExitStack() as opened:
+        where = address or os.environ.get("RAY_ADDRESS") or "auto"
+        if not ray.is_initialized():  # the caller's own connection: it stays
+            opened.enter_context(redirect_stdout(sys.stderr))
+            opened.callback(ray.shutdown)
+            _join("auto" if where == "local" else where)
+        yield
+
+
+def _start_ray(address: str | None, settings: Settings, gpus: int, opened: ExitStack) -> None:
+    """Join the cluster at `address`, or start one of our own with so many GPUs; leaving `opened` undoes it."""
     if ray.is_initialized():  # the caller's own connection: it stays
         return
     opened.enter_context(redirect_stdout(sys.stderr))  # Ray says on standard output that a process of its crashed
@@ -67,14 +86,30 @@ def _start_ray(address: str | None, settings: Settings, opened: ExitStack) -> No
         opened.callback(ray.shutdown)
         _join(address)
     else:
+        resources = _own_resources(settings, gpus)
         opened.callback(_stop_own)
-        devices = len(settings.device_names)
-        cpus = devices + devices * settings.workers_per_device
-        _start_own(cpus)
+        with gpus_visible(visible_to_ray(settings)):
+            _start_own(resources)
 
 
-def _start_own(cpus: int) -> None:
-    own = {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+def _own_resources(settings: Settings, gpus: int) -> dict[str, int]:
+    """What a cluster of our own has; told how many, Ray does not look for GPUs itself.
+
+    Raises:
+        ConfigError: no GPU is there.
+    """
+    is_gpu = settings.backend is Backend.CUDA
+    if is_gpu and not gpus:
+        raise ConfigError(
+            "devices is cuda, and this process sees no GPU: see CUDA_VISIBLE_DEVICES, or use host devices"
+        )
+    devices = gpus if is_gpu else len(settings.device_names)
+    cpus = devices + devices * settings.workers_per_device
+    return {"num_cpus": cpus, "num_gpus": gpus} if is_gpu else {"num_cpus": cpus}
+
+
+def _start_own(resources: dict[str, int]) -> None:
+    own = {**resources, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
     try:
         with signals_held_back():
             ray.init(address="local", **own, **_QUIET)
@@ -94,7 +129,13 @@ def _join(address: str) -> None:
         with signals_held_back():
             ray.init(address=address, **_QUIET)
     except (OSError, ValueError, RuntimeError, RayError, subprocess.SubprocessError) as error:
-        raise ConfigError(f"no Ray cluster answers at {address!r}: start it, or unset RAY_ADDRESS") from error
+        raise ConfigError(_no_cluster(address)) from error
+
+
+def _no_cluster(address: str) -> str:
+    if address == "auto":
+        return "no Ray cluster runs on this machine: start it (ray start --head), or name one that runs elsewhere"
+    return f"no Ray cluster answers at {address!r}: start it, or unset RAY_ADDRESS"
 
 
 def _check_listening(address: str) -> None:
@@ -123,19 +164,3 @@ def _check_ray_answers(address: str) -> None:
     """
     status = [sys.executable, "-m", "ray.scripts.scripts", "status", "--address", address]
     subprocess.run(status, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=ANSWER_TIMEOUT_S)
-
-
-def _check_cpus(node_id: str, settings: Settings) -> None:
-    """Each worker takes a CPU of this node; one that never gets it would be waited for in vain.
-
-    Raises:
-        ConfigError: the node has fewer than there are workers.
-    """
-    workers = len(settings.device_names) * settings.workers_per_device
-    [node] = [node for node in ray.nodes() if node["NodeID"] == node_id]
-    cpus = int(node["Resources"].get("CPU", 0))
-    if cpus < workers:
-        raise ConfigError(
-            f"{workers} workers take a CPU each, and Ray has {cpus} on this node: name fewer devices or "
-            f"workers_per_device, or start Ray with more (ray start --num-cpus)"
-        )

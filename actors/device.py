@@ -1,8 +1,8 @@
 """The device actor: one device's memory, its budget, and the socket on which descriptors are handed over.
 
 It computes nothing, so a model's crash cannot take the memory along. Frames come through Ray on the actor's one
-thread; the attach socket has a thread of its own. Whatever is no refusal (a broken invariant, or any error that is
-not ours) ends the process: what its clients have mapped lives on in them.
+thread; the attach socket has a thread of its own, and so has the creating of handles ahead. Whatever is no refusal (a
+broken invariant, or any error that is not ours) ends the process: what its clients have mapped lives on in them.
 """
 
 from __future__ import annotations
@@ -13,42 +13,23 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NoReturn, TypeVar
 
 import ray
 
+from actors.backends import open_device_driver
+from actors.device_spec import DeviceAddress, DeviceSpec
 from kvcluster.attach.server import AttachServer, open_attach_server
-from kvcluster.driver.host import open_host_driver
+from kvcluster.config import Backend
 from kvcluster.driver.limits import descriptor_room
-from kvcluster.driver.protocol import Driver
 from kvcluster.errors import InvariantBroken, KvClusterError
-from kvcluster.services.device import DeviceService, DeviceSettings
+from kvcluster.services.device import DeviceService
+from kvcluster.services.filler import Filler
 from kvcluster.services.statistics import DeviceStatistics
 
 T = TypeVar("T")
 
 LAST_WORDS_S = 1.0  # between an audit that fails and the end, so that whoever asked hears of it
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSpec:
-    """`node_id` is where the device is: an actor that finds itself elsewhere ends for good."""
-
-    settings: DeviceSettings
-    node_id: str
-    idle_exit_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceAddress:
-    """What a client must know before it says hello."""
-
-    attach: str
-    pid: int
-    capacity_bytes: int
-    granule_bytes: int
-    descriptors: int  # its process had room for so many before it created any memory
 
 
 class DeviceActor:
@@ -58,32 +39,51 @@ class DeviceActor:
         if ray.get_runtime_context().get_node_id() != spec.node_id:
             ray.actor.exit_actor()
         self._spec = spec
-        memory = spec.settings.memory
-        self._driver: Driver = open_host_driver(
-            granule_bytes=memory.granule_bytes, capacity_bytes=memory.capacity_bytes
-        )
-        self._service = DeviceService(self._driver, spec.settings, clock=time.monotonic)
+        opened = open_device_driver(spec)
+        self._service = DeviceService(opened.driver, opened.settings, clock=time.monotonic)
         self._server: AttachServer = open_attach_server(spec.settings.name, self._service)
+        self._filler = Filler(self._service.fill)
         self._descriptors = descriptor_room()
         self._closing = threading.Event()
         self._leaving = threading.Event()
         self._broken: InvariantBroken | None = None
-        for work in (self._server.serve, self._leave_when_idle):
+        for work in (self._server.serve, self._filler.run, self._leave_when_idle):
             threading.Thread(target=_run_or_die, args=(work,), name=work.__name__, daemon=True).start()
 
     def address(self) -> DeviceAddress:
         """Where clients attach. Whoever asks a device that is leaving is told that it is gone, and makes a new one."""
         if self._leaving.is_set():
             ray.actor.exit_actor()
-        memory = self._spec.settings.memory
-        sizes = (memory.capacity_bytes, memory.granule_bytes)
-        return DeviceAddress(self._server.address, os.getpid(), *sizes, self._descriptors)
+        return DeviceAddress(
+            attach=self._server.address,
+            pid=os.getpid(),
+            name=self._spec.settings.name,
+            backend=Backend.CUDA if self._spec.gpu else Backend.HOST,
+            asked=self._spec.sizes,
+            quotas=self._spec.settings.memory.quotas,
+            descriptors=self._descriptors,
+        )
+
+    def measure(self) -> int:
+        """Fit the capacity to what a GPU has for us beside the models that are there by now; returns it.
+
+        Raises:
+            ValueError: a host device's is as it was asked for. Nothing changed.
+        """
+        gpu = self._spec.gpu
+        if gpu is None:
+            raise ValueError("only a GPU's memory is measured")
+        return _or_die(lambda: self._service.measure(gpu.utilization))
 
     def frame(self, data: bytes) -> bytes:
         """One frame of a client; see `DeviceService.frame`."""
         if self._broken is not None:
             _die(self._broken)
-        return _or_die(lambda: self._service.frame(data))
+        reply = _or_die(lambda: self._service.frame(data))
+        self._filler.wake()
+        if self._service.has_pushes:
+            self._server.nudge()
+        return reply
 
     def statistics(self) -> DeviceStatistics:
         return self._service.statistics()
@@ -104,6 +104,7 @@ class DeviceActor:
     def close(self) -> None:
         """Give back what no client has. The actor is of no use afterwards; whoever calls this kills it next."""
         self._closing.set()
+        self._filler.end()
         self._server.close()
         self._service.close()
 

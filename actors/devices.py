@@ -7,6 +7,7 @@ for again a bounded number of times.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +16,15 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.device import DeviceActor, DeviceAddress, DeviceSpec
+from actors.backends import VISIBLE
+from actors.device import DeviceActor
+from actors.device_spec import DeviceAddress, DeviceSpec, GpuUse
+from actors.gpus import gpu_sizes
 from kvcluster.budget.governor import Limits
-from kvcluster.config import ConfigError, Settings
+from kvcluster.budget.quotas import Quotas
+from kvcluster.config import Backend, ConfigError, Settings
 from kvcluster.errors import DeviceUnreachable
-from kvcluster.services.device import DeviceSettings
-from kvcluster.services.device_memory import MemorySettings
-from kvcluster.services.local import pool_bytes_for
+from kvcluster.services.device_settings import DeviceSettings, MemorySettings, bulk_bytes_for, pool_bytes_for
 from kvcluster.services.memory_check import check_device
 from kvcluster.units import format_bytes
 
@@ -42,21 +45,34 @@ class Device:
 
 
 def device_spec(name: str, node_id: str, settings: Settings) -> DeviceSpec:
-    """What the device `name` on that node is made of."""
-    limits = Limits(settings.grant_s, settings.retry_after_min_s, settings.retry_after_max_s)
-    capacity_bytes = settings.device_memory_bytes
-    memory = MemorySettings(capacity_bytes, settings.granule_bytes, pool_bytes_for(capacity_bytes), limits)
+    """What the device `name` on that node is made of: a host device, or a GPU's by its UUID.
+
+    Raises:
+        ConfigError, DeviceMissing, DriverError: as `gpu_sizes`.
+    """
+    is_gpu = settings.backend is Backend.CUDA
+    sizes = gpu_sizes(name, settings) if is_gpu else settings.host_sizes
+    memory = MemorySettings(
+        capacity_bytes=sizes.capacity_bytes,
+        granule_bytes=sizes.granule_bytes,
+        pool_bytes=pool_bytes_for(sizes.capacity_bytes),
+        limits=Limits(settings.grant_s, settings.retry_after_min_s, settings.retry_after_max_s),
+        quotas=Quotas(settings.tenant_quota_bytes),
+        bulk_bytes=bulk_bytes_for(sizes.granule_bytes) if is_gpu else 0,
+    )
     epoch = time.time_ns() // 1_000  # another one for each incarnation
     service = DeviceSettings(name, memory, epoch, settings.lease_s, settings.heartbeat_s)
-    return DeviceSpec(service, node_id, settings.idle_exit_s)
+    gpu = GpuUse(settings.gpu_memory_utilization, os.environ.get(VISIBLE)) if is_gpu else None
+    return DeviceSpec(service, node_id, settings.idle_exit_s, gpu)
 
 
 def find_device(name: str, node_id: str, settings: Settings, *, env: dict[str, str] | None = None) -> Device:
     """The device's actor on that node, made now where there is none. `env` is for fault tests.
 
     Raises:
-        ConfigError: it is there already, with another size or granule, or its process cannot hold so much.
+        ConfigError: it is there already, with another size, granule or quota, or its process cannot hold so much.
         DeviceUnreachable: it does not start or answer.
+        DeviceMissing, DriverError: this process does not see the GPU, or cannot use it.
     """
     spec = device_spec(name, node_id, settings)
     reason = ""
@@ -72,8 +88,9 @@ def find_device(name: str, node_id: str, settings: Settings, *, env: dict[str, s
         except RayError as error:
             raise DeviceUnreachable(device=name, reason=reason_of(error)) from None
         else:
-            _check_same(name, address, settings)
-            check_device(settings, address.descriptors)
+            _check_same(address, spec)
+            if address.backend is Backend.HOST:
+                check_device(settings, address.descriptors)
             return Device(name, node_id, actor, address)
     raise DeviceUnreachable(device=name, reason=reason)
 
@@ -90,7 +107,25 @@ def living_device(name: str, node_id: str) -> Any | None:
         return None
 
 
-def reason_of(error: RayError) -> str:
+def measured_bytes(name: str, node_id: str) -> int:
+    """The capacity of a GPU's device, which it measures now that a model is there.
+
+    Raises:
+        DeviceUnreachable: it is gone, or does not answer.
+    """
+    actor = living_device(name, node_id)
+    try:
+        if actor is None:
+            raise DeviceUnreachable(device=name, reason="it is gone")
+        capacity_bytes: int = ray.get(actor.measure.remote(), timeout=START_TIMEOUT_S)
+    except RayTaskError:
+        raise
+    except RayError as error:
+        raise DeviceUnreachable(device=name, reason=reason_of(error)) from None
+    return capacity_bytes
+
+
+def reason_of(error: Exception) -> str:
     """What went wrong in one line, without Ray's report around it."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
@@ -112,10 +147,16 @@ def _create(spec: DeviceSpec, env: dict[str, str]) -> Any:
     return ray.remote(DeviceActor).options(**options).remote(spec)
 
 
-def _check_same(name: str, address: DeviceAddress, settings: Settings) -> None:
-    there = (address.capacity_bytes, address.granule_bytes)
-    if there != (settings.device_memory_bytes, settings.granule_bytes):
-        sizes = f"{format_bytes(address.capacity_bytes)} and a granule of {format_bytes(address.granule_bytes)}"
+def _check_same(address: DeviceAddress, spec: DeviceSpec) -> None:
+    if address.asked != spec.sizes:
+        there = address.asked
+        sizes = f"{format_bytes(there.capacity_bytes)} and a granule of {format_bytes(there.granule_bytes)}"
         raise ConfigError(
-            f"device {name} is open on this cluster already, with {sizes}: name the same sizes, or another device"
+            f"device {address.name} is open on this cluster already, with {sizes}: name the same sizes, or another "
+            f"device"
+        )
+    if address.quotas != spec.settings.memory.quotas:
+        raise ConfigError(
+            f"device {address.name} is open on this cluster already, with the tenant_quotas "
+            f"{dict(address.quotas.by_tenant)}: name the same, or another device"
         )

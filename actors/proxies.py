@@ -13,15 +13,17 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
-from actors.device import DeviceAddress
+from actors.backends import open_client_driver
+from actors.device_spec import DeviceAddress
 from actors.devices import find_device, reason_of
 from kvcluster.attach.client import AttachClient, open_attach_client
 from kvcluster.config import Settings
-from kvcluster.driver.host import open_host_driver
 from kvcluster.driver.protocol import Driver, PhysicalHandle
-from kvcluster.errors import DeviceUnreachable, DriverError
+from kvcluster.errors import DeviceUnreachable
 from kvcluster.ids import new_session
+from kvcluster.services.imports import Imports
 from kvcluster.services.port import DevicePort
+from kvcluster.wire.messages import Reclaim
 
 HELLO_TIMEOUT_S = 10.0
 SESSION_ATTEMPTS = 3
@@ -53,35 +55,22 @@ class ActorTransport:
     def __init__(self, actor: Any, attach: AttachClient, driver: Driver) -> None:
         self._actor = actor
         self._attach = attach
-        self._driver = driver
-        self._kept: list[PhysicalHandle] = []
+        self._imports = Imports(attach, driver)
 
     def send(self, frame: bytes) -> _RayReply:
         return _RayReply(self._attach.welcome.device, self._actor.frame.remote(frame))
 
     def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
-        handles: list[PhysicalHandle] = []
-        with ExitStack() as imported:
-
-            def take(fd: int, size_bytes: int) -> None:
-                handles.append(self._driver.import_fd(fd, size_bytes))
-                imported.callback(self._drop, handles[-1])
-
-            self._attach.redeem(seq, take)
-            imported.pop_all()
-        return handles
+        return self._imports.redeem(seq)
 
     def settled(self, handles: Sequence[PhysicalHandle]) -> None:
-        for handle in handles:
-            self._drop(handle)
+        self._imports.settled(handles)
 
-    def _drop(self, handle: PhysicalHandle) -> None:
-        try:
-            self._driver.release(handle)
-        except DriverError:  # a descriptor of ours that would not close; it costs a descriptor and no memory
-            self._kept.append(handle)
+    def pushes(self) -> tuple[Reclaim, ...]:
+        return self._imports.pushes()
 
     def close(self) -> None:
+        self._imports.close()
         self._attach.close()
 
 
@@ -90,10 +79,14 @@ def open_port(actor: Any, address: DeviceAddress) -> DevicePort:
 
     Raises:
         DeviceUnreachable: nobody answers at its socket. Nothing stays open.
+        DeviceMissing, DriverError: this process cannot use the device's memory. Nothing stays open.
     """
     session = new_session()
-    attach = open_attach_client(address.attach, session, timeout_s=HELLO_TIMEOUT_S)
-    driver = open_host_driver(granule_bytes=address.granule_bytes, capacity_bytes=address.capacity_bytes)
+    with ExitStack() as undo:
+        driver = open_client_driver(address)
+        undo.callback(driver.close)
+        attach = open_attach_client(address.attach, session, timeout_s=HELLO_TIMEOUT_S)
+        undo.pop_all()
     return DevicePort(session, attach.welcome, driver, ActorTransport(actor, attach, driver))
 
 
@@ -101,7 +94,7 @@ def open_session(name: str, node_id: str, settings: Settings) -> DevicePort:
     """A session of this process with the device `name`, which is made now where there is none.
 
     Raises:
-        ConfigError, DeviceUnreachable: as `find_device`. Nothing stays open.
+        ConfigError, DeviceUnreachable, DeviceMissing, DriverError: as `find_device`. Nothing stays open.
     """
     reason = ""
     for _ in range(SESSION_ATTEMPTS):

@@ -9,19 +9,25 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 
+from actors.devices import measured_bytes
+from actors.gpus import ordinal_of
 from actors.proxies import open_session
 from actors.spec import WorkerSpec
+from kvcluster.config import Backend, Settings
 from kvcluster.driver.limits import descriptor_room, mapping_room
 from kvcluster.engine.architecture import geometry_of
 from kvcluster.engine.dtypes import dtype_named
 from kvcluster.engine.model import open_config, open_model
 from kvcluster.engine.tokenizer import open_tokenizer
 from kvcluster.geometry.layout import Layout
+from kvcluster.geometry.model import KvGeometry
 from kvcluster.geometry.residency import Shape
-from kvcluster.services.memory_check import check_memory
+from kvcluster.services.memory_check import check_gpu, check_memory
 from kvcluster.services.port import DevicePort
 from kvcluster.services.request import RequestService, open_request_service
 from kvcluster.services.request.settings import request_settings
+from kvcluster.services.request.worst_step import run_worst_step
+from kvcluster.tensors.memory import CPU, computing_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +38,37 @@ class Replica:
     port: DevicePort
 
 
-def open_replica(spec: WorkerSpec) -> Replica:
+def open_replica(spec: WorkerSpec, device: str) -> Replica:
     """Say hello to the device, which stays from then on, and load the model.
+
+    On a GPU the device is told then to measure what is left for it.
 
     Raises:
         ModelNotFound, UnsupportedModel, ConfigError: the model, or memory of this size, cannot be used here.
-        DeviceUnreachable: the device does not answer. Whatever is raised, no session stays open.
+        DeviceUnreachable: the device does not answer.
+        DeviceMissing, DriverError: the GPU cannot be used. Whatever is raised, no session stays open.
     """
     settings, dtype = spec.settings, dtype_named(spec.settings.dtype)
     geometry = geometry_of(open_config(spec.model_folder), dtype)
-    shape = Shape.of(geometry, Layout(settings.layout), settings.granule_bytes)
-    check_memory(settings, shape, descriptor_room(), mapping_room())
     with ExitStack() as undo:
-        port = open_session(spec.device, spec.node_id, settings)
+        port = open_session(device, spec.node_id, settings)
         undo.callback(port.close)
-        model = open_model(spec.model_folder, dtype=dtype, threads=settings.worker_threads)
-        service = open_request_service(model, open_tokenizer(spec.model_folder), port, request_settings(settings))
+        shape = _shape(geometry, settings, port)
+        if settings.backend is Backend.HOST:
+            check_memory(settings, shape, descriptor_room(), mapping_room())
+        else:
+            port.computes_on = computing_device(port.driver, ordinal_of(device))
+        model = open_model(spec.model_folder, dtype=dtype, threads=spec.threads, device=port.computes_on or CPU)
+        tokenizer = open_tokenizer(spec.model_folder)
+        if settings.backend is Backend.CUDA:
+            run_worst_step(model, tokenizer, port, request_settings(settings))
+            check_gpu(settings, shape, measured_bytes(device, spec.node_id))
+        service = open_request_service(model, tokenizer, port, request_settings(settings))
         undo.pop_all()
     return Replica(service, port)
+
+
+def _shape(geometry: KvGeometry, settings: Settings, port: DevicePort) -> Shape:
+    """What a request's memory looks like at this device."""
+    layout, granule_bytes = Layout(settings.layout), port.welcome.granule_bytes
+    return Shape.of(geometry, layout, granule_bytes, chunk_tokens=settings.prefill_chunk_tokens)

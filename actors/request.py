@@ -17,8 +17,9 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from actors.gpus import given_gpu
 from actors.loop import Outcomes, serve
-from actors.spec import Collected, WorkerFigures, WorkerSpec
+from actors.spec import Collected, Opened, WorkerFigures, WorkerSpec
 from kvcluster.errors import InvariantBroken
 from kvcluster.services.completion import CompletionRequest
 
@@ -38,14 +39,22 @@ class RequestActor:
         self._loop = threading.Thread(target=self._run, name="request-loop", daemon=True)
         self._replica: Replica | None = None
 
-    def open(self) -> int:
-        """Open the replica (see `open_replica`, whose errors it raises) and start the loop. Returns the process id."""
+    def place(self) -> str:
+        """The name of the device that it is to sit at.
+
+        Raises:
+            DeviceMissing, DriverError: it is a GPU that Ray gave, and CUDA does not give it.
+        """
+        return self._spec.device or given_gpu()
+
+    def open(self) -> Opened:
+        """Open the replica (see `open_replica`, whose errors it raises) and start the loop."""
         self._loop.start()
         with self._news:
             self._news.wait_for(lambda: self._replica or self._failure)
             if self._failure:
                 raise self._failure
-        return os.getpid()
+        return Opened(os.getpid(), self._opened.port.welcome.device)
 
     def submit(self, items: Sequence[tuple[int, CompletionRequest]]) -> None:
         """Queue requests, each under its caller's key. A key that is under way fails the actor: nobody hears us."""
@@ -110,7 +119,7 @@ class RequestActor:
             os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # read when torch is loaded
         from actors.replica import open_replica  # here, because it takes seconds, and not in the process that makes us
 
-        replica = open_replica(self._spec)
+        replica = open_replica(self._spec, self.place())
         with self._news:
             self._replica = replica
             self._news.notify_all()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from actors.spec import WorkerFigures
+from actors.spec import Opened, WorkerFigures
 from kvcluster.services.completion import Completion, Refused
 
 NOTHING = WorkerFigures()
@@ -17,7 +17,9 @@ NOTHING = WorkerFigures()
 
 @dataclass(slots=True)
 class Seat:
-    """`awaited` is the actor's start, or its long poll; `silent_s` how long it was listened to without a reply.
+    """`device` is its name, a GPU's UUID; empty until Ray has given one.
+
+    `awaited` is the actor's start, or its long poll; `silent_s` how long it was listened to without a reply.
 
     `requests` and `tokens` were answered from this seat, by whichever actor sat in it. `pid` is 0 until it is ready.
     `told` is what the actor last said that it did, `before` what the actors before it did.
@@ -40,10 +42,13 @@ class Seat:
         """All that was done from this seat, as far as it was told."""
         return self.before.beside(self.told)
 
-    def give_to(self, actor: Any) -> None:
-        """This actor takes the place, and is on its way."""
-        self.actor = actor
-        self.listen(actor.open.remote())
+    def open(self) -> None:
+        """The actor that has the place is on its way."""
+        self.listen(self.actor.open.remote())
+
+    def is_open(self, opened: Opened) -> None:
+        """The actor is ready, and says where it is."""
+        self.pid, self.device = opened.pid, opened.device
 
     def listen(self, awaited: Any) -> None:
         """From now on this is what its actor is waited for."""

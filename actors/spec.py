@@ -10,12 +10,24 @@ from kvcluster.services.completion import Completion, Refused
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """A worker of a job: which model, with which settings, at which device of which node."""
+    """A worker of a job: which model, with which settings, at which device of which node.
+
+    `device` is empty where it is the GPU that Ray gives the worker. `threads` are for its computing.
+    """
 
     model_folder: str
     settings: Settings
     device: str
     node_id: str
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A worker that is ready: its process, and its device's name, which is a GPU's UUID."""
+
+    pid: int
+    device: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from actors.devices import living_device, reason_of
 from actors.reports import Answered, Span, device_report, told
 from actors.request import RequestActor
 from actors.seats import NOTHING, Seat
-from actors.spec import WorkerFigures, WorkerSpec
+from actors.site import Site
+from actors.spec import Opened, WorkerFigures, WorkerSpec
 from kvcluster.config import ConfigError, Settings
 from kvcluster.errors import KvClusterError
 from kvcluster.services.completion import CompletionRequest
@@ -42,12 +43,12 @@ class WorkerFailed(KvClusterError):
 
 
 class RayWorkers:
-    """`services.workers.Cluster` over Ray, at devices of one node, which is this one. Used by one thread."""
+    """`services.workers.Cluster` over Ray, at one site. Used by one thread."""
 
-    def __init__(self, settings: Settings, model_folder: str, node_id: str, *, env: dict[str, str]) -> None:
+    def __init__(self, settings: Settings, model_folder: str, site: Site, *, env: dict[str, str]) -> None:
         self._settings = settings
         self._model_folder = model_folder
-        self._node_id = node_id
+        self._site = site
         self._env = env
         self._started_at = 0.0
         self._devices_at_start: dict[str, DeviceStatistics | None] = {}
@@ -63,15 +64,17 @@ class RayWorkers:
         Raises:
             ConfigError, KvClusterError: what the first that failed said. The caller ends the others (`stop`).
         """
-        self._devices_at_start = {device: self._standing(device) for device in self._settings.device_names}
-        for device in self._settings.device_names * self._settings.workers_per_device:
-            seat = Seat(len(self.seats), device)
-            seat.give_to(self._create(device))
-            self.seats.append(seat)
-        _await_places(self.seats)
+        for device in self._site.seats:
+            self.seats.append(Seat(len(self.seats), device, self._create(device)))
+        for seat, device in zip(self.seats, _places(self.seats, self._site), strict=True):
+            self._site.check(device)
+            seat.device = device
+        self._devices_at_start = {device: self._standing(device) for device in self._devices()}
+        for seat in self.seats:
+            seat.open()
         deadline = time.monotonic() + START_TIMEOUT_S
         for seat in self.seats:
-            seat.pid = _opened(seat, deadline - time.monotonic())
+            seat.is_open(_said(seat, seat.awaited, deadline - time.monotonic()))
             self._listen(seat)
         self._started_at = time.monotonic()
 
@@ -95,7 +98,7 @@ class RayWorkers:
         asked = [(seat, seat.actor.figures.remote()) for seat in self.seats if seat.pid]
         for seat, reference in asked:
             seat.told = told(reference) or seat.told
-        return [self._report(device, seconds) for device in self._settings.device_names]
+        return [self._report(device, seconds) for device in self._devices()]
 
     def stop(self) -> None:
         """End every worker: politely, and after `STOP_TIMEOUT_S` by force."""
@@ -108,12 +111,17 @@ class RayWorkers:
     def _create(self, device: str) -> Any:
         options = {
             "num_cpus": 1,
+            "num_gpus": self._site.gpu_share,
             "max_concurrency": 4,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(self._node_id, soft=False),
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(self._site.node_id, soft=False),
             "runtime_env": {"env_vars": self._env} if self._env else {},
         }
-        spec = WorkerSpec(self._model_folder, self._settings, device, self._node_id)
+        threads = self._settings.threads_of(len(self._site.seats))
+        spec = WorkerSpec(self._model_folder, self._settings, device, self._site.node_id, threads)
         return ray.remote(RequestActor).options(**options).remote(spec)
+
+    def _devices(self) -> list[str]:
+        return list(dict.fromkeys(seat.device for seat in self.seats))
 
     def _listen(self, seat: Seat) -> None:
         seat.listen(seat.actor.collect.remote(POLL_S))
@@ -121,17 +129,19 @@ class RayWorkers:
     def _heard(self, seat: Seat) -> Iterator[Event]:
         try:
             said = ray.get(seat.awaited, timeout=POLL_S)
-        except RayError as error:
+            if isinstance(said, Opened):
+                self._site.check(said.device)
+        except (RayError, ConfigError) as error:
             yield self._lost(seat, reason_of(error))
             return
-        if seat.pid:
+        if isinstance(said, Opened):
+            seat.is_open(said)
+            yield WorkerReady(seat.number)
+        else:
             seat.told = said.figures
             for key, outcome in said.outcomes:
                 seat.answered(outcome)
                 yield Finished(key, outcome)
-        else:
-            seat.pid = said
-            yield WorkerReady(seat.number)
         self._listen(seat)
 
     def _unheard(self, seat: Seat, waited_s: float) -> Iterator[Event]:
@@ -147,18 +157,19 @@ class RayWorkers:
         returns = seat.restarts < self._settings.max_restarts
         if returns:
             seat.restarts += 1
-            seat.give_to(self._create(seat.device))
+            seat.actor = self._create(self._site.seats[seat.number])
+            seat.open()
         return WorkerLost(seat.number, reason, returns=returns)
 
     def _report(self, device: str, seconds: float) -> DeviceReport:
         here = [seat for seat in self.seats if seat.device == device]
         answered = Answered(sum(seat.requests for seat in here), sum(seat.tokens for seat in here), seconds)
-        actor = living_device(device, self._node_id)
+        actor = living_device(device, self._site.node_id)
         span = Span(self._devices_at_start.get(device), told(actor.audit.remote()) if actor else None)
-        return device_report(device, span, answered, _together(seat.figures for seat in here))
+        return device_report(self._site.named(device), span, answered, _together(seat.figures for seat in here))
 
     def _standing(self, device: str) -> DeviceStatistics | None:
-        actor = living_device(device, self._node_id)
+        actor = living_device(device, self._site.node_id)
         return told(actor.statistics.remote()) if actor else None
 
 
@@ -169,25 +180,34 @@ def _together(figures: Iterator[WorkerFigures]) -> WorkerFigures:
     return total
 
 
-def _await_places(seats: Sequence[Seat]) -> None:
-    """Ray gives each worker its CPU, and waits for ever where other jobs keep them all.
+def _places(seats: Sequence[Seat], site: Site) -> list[str]:
+    """The devices that the workers are at. Ray gives each its CPU, and its GPU, and waits for ever where others keep
+    them all.
 
     Raises:
         WorkerFailed: one has no place after `PLACE_TIMEOUT_S`.
+        ConfigError, KvClusterError: what the first said that cannot be where it is.
     """
-    placed = [seat.actor.__ray_ready__.remote() for seat in seats]
+    placed = [seat.actor.place.remote() for seat in seats]
     _, waiting = ray.wait(placed, num_returns=len(placed), timeout=PLACE_TIMEOUT_S)
     if waiting:
         reason = (
-            f"no CPU of this node was free for it within {PLACE_TIMEOUT_S:.0f} s: wait for the other jobs on the "
-            f"cluster, or start Ray with more (ray start --num-cpus)"
+            f"no {' or '.join(site.resources)} of this node was free for it within {PLACE_TIMEOUT_S:.0f} s: wait for "
+            f"the other jobs on the cluster, or start Ray with more "
+            f"(ray start {', '.join(f'--num-{kind.lower()}s' for kind in site.resources)})"
         )
         raise WorkerFailed(worker=seats[placed.index(waiting[0])].number, reason=reason)
+    return [_said(seat, reference, PLACE_TIMEOUT_S) for seat, reference in zip(seats, placed, strict=True)]
 
 
-def _opened(seat: Seat, timeout_s: float) -> int:
+def _said(seat: Seat, reference: Any, timeout_s: float) -> Any:
+    """What a worker that starts answers.
+
+    Raises:
+        ConfigError, KvClusterError: what it said; WorkerFailed: it did not.
+    """
     try:
-        pid: int = ray.get(seat.awaited, timeout=max(timeout_s, 0.0))
+        return ray.get(reference, timeout=max(timeout_s, 0.0))
     except GetTimeoutError:
         reason = f"it did not load the model within {START_TIMEOUT_S:.0f} s"
         raise WorkerFailed(worker=seat.number, reason=reason) from None
@@ -197,4 +217,3 @@ def _opened(seat: Seat, timeout_s: float) -> int:
         raise
     except RayError as error:
         raise WorkerFailed(worker=seat.number, reason=reason_of(error)) from None
-    return pid
