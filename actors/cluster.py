@@ -129,10 +129,16 @@ def _join(address: str) -> None:
         with signals_held_back():
             ray.init(address=address, **_QUIET)
     except (OSError, ValueError, RuntimeError, RayError, subprocess.SubprocessError) as error:
-        raise ConfigError(_no_cluster(address)) from error
+        raise ConfigError(_no_cluster(address, error)) from error
 
 
-def _no_cluster(address: str) -> str:
+def _no_cluster(address: str, error: Exception) -> str:
+    said = f"{error} {getattr(error, 'stderr', b'')!r}".lower()
+    if "authentication" in said or "auth_mode" in said:
+        return (
+            f"the Ray cluster at {address!r} does not let this process in, which has no token of it: set RAY_AUTH_MODE "
+            "here as it was when the cluster was started (token, with the same token; or disabled for both)"
+        )
     if address == "auto":
         return "no Ray cluster runs on this machine: start it (ray start --head), or name one that runs elsewhere"
     return f"no Ray cluster answers at {address!r}: start it, or unset RAY_ADDRESS"

@@ -73,7 +73,7 @@ def run_part(name: str, setting: Setting, environment: Mapping[str, str], *, lef
     if left_s <= 0:
         return NO_TIME_LEFT
     command, start = [sys.executable, "-m", __name__, name, setting.encoded()], time.monotonic()
-    longest_s = PARTS[name].longest_s
+    longest_s, said = PARTS[name].longest_s, None
     with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

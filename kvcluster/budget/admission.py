@@ -69,13 +69,13 @@ class Admission:
         return next((arrival for arrival in self._by_age if self._is_within_reach(arrival)), None)
 
     def runs(self, arrival: int, growth_bytes: int) -> None:
-        """The request holds memory; one growth of it takes `growth_bytes`."""
+        """The request holds memory, or shares some; one growth of it takes `growth_bytes`."""
         self.stopped(arrival)
         self._growth[arrival] = growth_bytes
         self._growth_of[self._tenants[arrival]] += growth_bytes
 
     def stopped(self, arrival: int) -> None:
-        """The request holds no memory any more."""
+        """The request holds and shares no memory any more."""
         if arrival in self._growth:
             tenant = self._tenants[arrival]
             self._growth_of[tenant] -= self._growth.pop(arrival)
@@ -84,7 +84,7 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """How many requests hold memory."""
+        """How many requests hold memory or share some."""
         return len(self._growth)
 
     def is_running(self, arrival: int) -> bool:

@@ -35,11 +35,6 @@ class GateClosed(RuleBroken):
     """A graph is being captured in this process."""
 
 
-def is_of_a_capture(error: BaseException | None) -> bool:
-    """Whether a call was refused because of a graph that is being captured: it is worth another try after that."""
-    return isinstance(error, DriverError) and isinstance(error.__cause__, GateClosed)
-
-
 def busy(call: str, address: int = 0, size_bytes: int = 0) -> DriverError:
     """What is raised, from a `GateClosed`, for an operation or a call that the gate refused."""
     return DriverError(call=call, code=errno.EBUSY, name="EBUSY", address=address, size_bytes=size_bytes)
@@ -286,6 +281,8 @@ def patient_operation(verb: Callable[P, R]) -> Callable[P, R]:
 def _within(passage: Callable[[str], Passage], verb: Callable[P, R]) -> Callable[P, R]:
     @wraps(verb)
     def passing(*args: P.args, **kwargs: P.kwargs) -> R:
+        if capture_gate._travellers.mine.depth:  # part of one already
+            return verb(*args, **kwargs)
         with passage(verb.__name__):
             return verb(*args, **kwargs)
 

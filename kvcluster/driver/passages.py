@@ -5,8 +5,8 @@
 
 Taken before any lock and before anything is changed: whoever waits here holds nothing that a capturing thread could
 need. One within another, in one thread, is part of it. A block must not wait for another thread that needs a passage
-of its own: a capture would let neither go on. A passage is a thread's own lock and a count (0.5 us, measured on a
-2-core machine), and which thread is in one is known to whoever closes the gate.
+of its own: a capture would let neither go on. A passage is a thread's own lock and a count: about 1 us for an
+operation and 0.2 us for one within it (host, two busy cores). Whoever closes the gate takes each thread's lock once.
 """
 
 from __future__ import annotations

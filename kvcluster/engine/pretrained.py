@@ -11,7 +11,7 @@ import os
 from importlib import import_module
 from pathlib import Path
 
-from kvcluster.engine.built_once import built_once
+from kvcluster.built_once import built_once
 from kvcluster.engine.reading import shown_error
 from kvcluster.engine.refusals import ModelNotFound
 from kvcluster.errors import KvClusterError

@@ -30,7 +30,7 @@ HANDLE_MOVES: dict[HandleState, frozenset[HandleState]] = {
     HandleState.OUT: frozenset(
         {HandleState.POOLED, HandleState.SHARED, HandleState.QUARANTINED, HandleState.GONE}  # gone: a refused seal's
     ),
-    HandleState.SHARED: frozenset({HandleState.QUARANTINED, HandleState.GONE, HandleState.POOLED}),  # pooled: when due
+    HandleState.SHARED: frozenset({HandleState.QUARANTINED, HandleState.GONE}),
     HandleState.QUARANTINED: frozenset({HandleState.POOLED, HandleState.GONE}),
     HandleState.GONE: frozenset(),
 }
@@ -41,8 +41,7 @@ class Handle:
     """`tenant` is whose bytes may be in it (None: nobody's); while it is charged, also who pays.
 
     `was_handed_over`: a descriptor of it was once sent to another process, which may have it mapped for as long as
-    it lives. `is_sealed`: it is never written again. `is_due`: it is pooled because it could not be released yet (a
-    graph was being captured), and never lent again. `seq` is the frame whose ticket hands it over, while it is out.
+    it lives. `is_sealed`: it is never written again.
     """
 
     identity: HandleId
@@ -51,8 +50,6 @@ class Handle:
     tenant: str | None = None
     was_handed_over: bool = False
     is_sealed: bool = False
-    is_due: bool = False
-    seq: int = 0
     size_bytes: int = field(init=False)
 
     def __post_init__(self) -> None:

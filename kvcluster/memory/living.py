@@ -1,7 +1,6 @@
 """Every handle that exists on one driver: made, moved from state to state, released; and how many bytes each state has.
 
-A release that the driver refuses leaves the handle quarantined and its bytes lost, reported once. But for a capture's
-refusal: nothing has happened then, and the release is worth another try.
+A release that the driver refuses leaves the handle quarantined and its bytes lost, reported once.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from kvcluster.driver.gate import is_of_a_capture
 from kvcluster.driver.protocol import Driver
 from kvcluster.errors import DriverError, Quarantined
 from kvcluster.ids import HandleId
@@ -38,16 +36,11 @@ class Living:
         return handle
 
     def release(self, handle: Handle) -> DriverError | None:
-        """To the driver; the failure, where it would not: then the handle is quarantined, and lost.
-
-        A capture's refusal changes nothing.
-        """
+        """To the driver; the failure, where it would not: then the handle is quarantined, and lost."""
         try:
             self._driver.release(handle.physical)
         except DriverError as failure:
-            self.failure = failure
-            if not is_of_a_capture(failure):
-                self.lose(handle, failure)
+            self.lose(handle, failure)
             return failure
         self.move([handle], HandleState.GONE)
         del self._by_number[handle.identity.number]
@@ -96,7 +89,6 @@ class Living:
     def size_bytes(self) -> int:
         """What the driver should say that it holds."""
         return self._bytes.total()
-
 
     def _next_identity(self) -> HandleId:
         if self._numbers:

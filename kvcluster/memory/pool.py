@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import chain
 
-from kvcluster.driver.gate import is_of_a_capture
 from kvcluster.driver.protocol import Driver
 from kvcluster.errors import DriverError, InvariantBroken, LimitReached, Quarantined, Residue
 from kvcluster.ids import HandleId
@@ -104,20 +103,16 @@ class HandlePool:
         self._living.move(handles, HandleState.QUARANTINED)
 
     def destroy(self, handles: Sequence[Handle]) -> None:
-        """Release handles to the driver that nobody maps any more and that are not pooled. Never raises.
-
-        During a capture they are pooled, and due: released when next something is trimmed or makes room.
-        """
+        """Release handles to the driver that nobody maps any more and that are not pooled. Never raises."""
         for handle in handles:
-            self._part_with(handle)
+            self._living.release(handle)
 
     # --- what is pooled -------------------------------------------------------------------------------------------
 
     def trim(self, limit_bytes: int) -> None:
         """Release pooled handles, oldest first, until at most `limit_bytes` are pooled. Never raises."""
-        while (oldest := self._stock.oldest()) and (self._stock.size_bytes > limit_bytes or oldest.is_due):
-            if not self._discard(oldest):
-                return
+        while self._stock.size_bytes > limit_bytes and (oldest := self._stock.oldest()):
+            self._discard(oldest)
 
     def fill(self, target_bytes: int, *, most: int = 4) -> bool:
         """Create at most `most` single granules ahead; True while there is more to do.
@@ -138,8 +133,7 @@ class HandlePool:
         """
         self.capacity_bytes = capacity_bytes
         while self.created_bytes > capacity_bytes and (oldest := self._stock.oldest()):
-            if not self._discard(oldest):
-                return
+            self._discard(oldest)
 
     # --- figures --------------------------------------------------------------------------------------------------
 
@@ -185,8 +179,7 @@ class HandlePool:
             try:
                 self._driver.scrub(handle.physical)
             except DriverError:
-                if not self._discard(handle):
-                    raise
+                self._discard(handle)
             except Quarantined as failure:
                 self._living.lose(handle, failure)
                 self._stock.remove(handle)
@@ -211,9 +204,10 @@ class HandlePool:
         """
         while self.created_bytes + size_bytes > self.capacity_bytes:
             oldest = self._stock.oldest()
-            if oldest is None or not self._discard(oldest):
+            if oldest is None:
                 sentence = f"no room for {size_bytes} bytes beside {self.created_bytes} of {self.capacity_bytes}"
                 raise self._living.failure or InvariantBroken(sentence=sentence)
+            self._discard(oldest)
 
     def _clean(self, handle: Handle) -> None:
         """New memory may hold what was in a destroyed handle: nothing to hide where there is one tenant.
@@ -238,7 +232,7 @@ class HandlePool:
         try:
             self._clean(handle)
         except DriverError:
-            self._part_with(handle)
+            self._living.release(handle)
             return False
         except Quarantined:
             return False
@@ -252,33 +246,16 @@ class HandlePool:
 
     def _unmake(self, made: list[Handle]) -> None:
         left = [handle for handle in reversed(made) if handle.state is HandleState.POOLED]  # but for what is lost
-        failures = [failure for handle in left if (failure := self._part_with(handle))]
+        failures = [failure for handle in left if (failure := self._living.release(handle))]
         if failures:
             size_bytes = bytes_of(handle for handle in made if handle.state is HandleState.QUARANTINED)
             what = f"{len(failures)} handles ({failures[0]})"
             raise Quarantined(residue=(Residue(what, size_bytes),)) from failures[0]
 
-    def _discard(self, handle: Handle) -> bool:
-        """Destroy a pooled one; False where a capture is in the way, and it stays.
-
-        It is on the list for as long as it is pooled: whatever breaks off, the books sum.
-        """
+    def _discard(self, handle: Handle) -> None:
+        """Destroy a pooled one. It is on the list for as long as it is pooled: whatever breaks off, the books sum."""
         self._living.release(handle)
-        if handle.state is HandleState.POOLED:
-            return False
         self._stock.remove(handle)
-        return True
-
-    def _part_with(self, handle: Handle) -> DriverError | None:
-        """Destroy one that is not on the list; where a capture is in the way it is put there, as due."""
-        failure = self._living.release(handle)
-        if not is_of_a_capture(failure):
-            return failure
-        if handle.state is not HandleState.POOLED:
-            self._living.move([handle], HandleState.POOLED)
-        handle.is_due = True
-        self._stock.add([handle])
-        return None
 
     def _lent(
         self, sizes: Sequence[int], found: Mapping[int, Sequence[Handle]], made: Sequence[Handle], tenant: str

@@ -2,7 +2,8 @@
 
 Two kinds of entry. *Held by a process*: a client could not unmap it, or its connection ended while it had it; freed
 when the kernel says that the process is dead (its pidfd fires), never sooner. *Lost*: the device itself could not
-release it; it stays until the device's own process ends. Both are charged to the tenant whose memory it was.
+release it; it stays until the device's own process ends. Both are charged to the tenant whose memory it was; what was
+pooled when it was lost is nobody's, and charged to the nameless tenant: who gave everything back pays for nothing.
 Source: "Virtual Memory for KV Cache", "Why leaking is the right choice".
 """
 

@@ -124,7 +124,7 @@ class SharedPrefix:
             link = link.parent
 
     def only_for(self, request: RequestId) -> Iterator[SharedPrefix]:
-        """This one and those that it builds on, as far as nobody else uses them: what would be idle without `request`."""
+        """This one and those that it builds on, as far as nobody but `request` uses them."""
         for depth, link in enumerate(self.chain()):
             others = link.busy_children - (depth > 0)  # the link above it is one
             if others or link.ghosts or link.users - {request} or link.owner not in (None, request):

@@ -1,8 +1,7 @@
 """The pooled handles: each kind newest first, all of them oldest first. No driver here.
 
-A kind is what decides who may have a handle as it is: its size, whose bytes may be in it, whether another process
-ever had it, and whether it is due, which nobody may have. Kinds are few and handles many, so a handle costs one
-entry, and the oldest is looked for among the kinds.
+A kind is what decides who may have a handle as it is: its size, whose bytes may be in it, and whether another process
+ever had it. Kinds are few and handles many, so a handle costs one entry, and the oldest is looked for among the kinds.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ class Kind(NamedTuple):
     size_bytes: int
     tenant: str | None
     was_handed_over: bool
-    is_due: bool = False
 
 
 _KIND = attrgetter(*Kind._fields)  # of a handle, as a tuple
@@ -69,15 +67,13 @@ class Stock:
     def private_of_others(self, size_bytes: int, tenant: str) -> Handle | None:
         """One of another tenant's that no other process ever had, the newest of its kind."""
         for kind, row in self._rows.items():
-            is_private = not (kind.was_handed_over or kind.is_due)
-            if is_private and kind.size_bytes == size_bytes and kind.tenant not in (None, tenant):
+            if kind.size_bytes == size_bytes and kind.tenant not in (None, tenant) and not kind.was_handed_over:
                 return next(reversed(row))
         return None
 
     def oldest(self) -> Handle | None:
-        """The one that came first, of those that are due if there are any."""
-        rows = [row for kind, row in self._rows.items() if kind.is_due] or self._rows.values()
-        firsts = (next(iter(row.items())) for row in rows)
+        """The one that came first."""
+        firsts = (next(iter(row.items())) for row in self._rows.values())
         return min(firsts, key=itemgetter(1), default=(None, 0))[0]
 
     def __iter__(self) -> Iterator[Handle]:

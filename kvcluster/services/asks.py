@@ -200,6 +200,8 @@ def _check_tokens(ask: Ask) -> None:
         case _:
             return
     check_room(ask.memory, tokens, *bounds)
+    if isinstance(ask, Join) and ask.grow_to is not None:
+        check_room(ask.memory, ask.grow_to, 1, most)
     if isinstance(ask, TakeSnapshot):
         check_written(ask.memory, tokens, ask.written)
 

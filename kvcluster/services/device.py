@@ -6,8 +6,7 @@ Whatever may call the driver is a patient operation (`driver.passages`), from be
 in this process it waits, holding nothing, and is never refused: it comes unasked, or from clients that know of no
 capture. Only the capturing thread itself is (DriverError, EBUSY; nothing changed): it would wait for itself.
 Frames come from Ray or from a LocalDevice; hello, redemption and the end of a client come from the attach socket
-(`attach.server.SessionEvents`). A session is served while its connection is live. Its end has two steps: EOF takes
-back its grants and quarantines what it had; only the kernel's word that the process is dead makes those bytes free.
+(`attach.server.SessionEvents`). Who is a client, and how one ends, is in `services.clients`.
 """
 
 from __future__ import annotations
@@ -19,24 +18,17 @@ from kvcluster.attach.protocol import Descriptors
 from kvcluster.attach.sockets import MAX_DESCRIPTORS
 from kvcluster.driver.gate import patient_operation
 from kvcluster.driver.protocol import Driver, PhysicalHandle
-from kvcluster.errors import (
-    DeviceUnreachable,
-    InvariantBroken,
-    KvClusterError,
-    NotAllowed,
-    SessionEnded,
-    StaleEpoch,
-)
+from kvcluster.errors import InvariantBroken, KvClusterError, StaleEpoch
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import ImportKey, RequestId
 from kvcluster.services.audit import audit_memory
+from kvcluster.services.clients import Clients
 from kvcluster.services.device_memory import DeviceMemory
 from kvcluster.services.device_settings import DeviceSettings
 from kvcluster.services.figures import Moment, Parts, Peaks, statistics_of
 from kvcluster.services.handing import exported, settled
 from kvcluster.services.operations import Operations
-from kvcluster.services.pushes import Pushes
-from kvcluster.services.sessions import EndedNames, Session, SessionState
+from kvcluster.services.sessions import Session
 from kvcluster.services.statistics import DeviceStatistics
 from kvcluster.services.tickets import Share
 from kvcluster.services.turns import Turns
@@ -57,14 +49,10 @@ class DeviceService:
         self._clock = clock
         self._turns = Turns()
         self._memory = DeviceMemory(driver, settings.memory, clock=clock)
+        self._clients = Clients(self._memory, settings, clock=clock)
         self._operations = Operations(self._memory)
-        self._sessions: dict[str, Session] = {}
-        self._ended = EndedNames(settings.most_ended)
-        self._pushes = Pushes()
         self._peaks = Peaks()
-        self._leaving = False
         self._frames = 0
-        self._idle_since = clock()
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
@@ -91,7 +79,7 @@ class DeviceService:
     def _admitted(self, frame: wire.Frame) -> Session:
         if frame.epoch != self._settings.epoch:
             raise StaleEpoch(sent=frame.epoch, current=self._settings.epoch)
-        return self._session(frame.session)
+        return self._clients.find(frame.session)
 
     def _executed(self, frame: wire.Frame) -> bytes:
         try:
@@ -100,7 +88,7 @@ class DeviceService:
             raise InvariantBroken(sentence=f"a frame broke off: {type(stray).__name__}: {stray}") from stray
 
     def _execute(self, frame: wire.Frame) -> bytes:
-        session = self._sessions[frame.session]
+        session = self._clients.find(frame.session)
         shares: list[Share] = []
         results: list[wire.GroupResult] = []
         runs_left = self._settings.most_runs
@@ -132,23 +120,7 @@ class DeviceService:
             NotAllowed: there was a session of this name; a name is used once. Nothing changed.
         """
         with self._turns:
-            if self._leaving:
-                raise DeviceUnreachable(device=self._settings.name, reason="it is leaving")
-            if hello.session in self._sessions or hello.session in self._ended:
-                raise NotAllowed(reason=f"session {hello.session} was here before: take a new name")
-            self._sessions[hello.session] = Session(hello.session, pid, self._settings.replies, self._clock())
-            return self._welcome()
-
-    def _welcome(self) -> wire.Welcome:
-        settings = self._settings
-        return wire.Welcome(
-            device=settings.name,
-            epoch=settings.epoch,
-            granule_bytes=self._memory.books.granule_bytes,
-            capacity_bytes=self._memory.books.ledger.capacity_bytes,
-            lease_s=settings.lease_s,
-            heartbeat_s=settings.heartbeat_s,
-        )
+            return self._clients.hello(hello, pid=pid)
 
     @patient_operation
     def redeem(self, session: str, seq: int, start: int = 0, known: frozenset[ImportKey] = frozenset()) -> Descriptors:
@@ -162,7 +134,7 @@ class DeviceService:
             LimitReached, DriverError: a descriptor could not be made. None is left open.
         """
         with self._turns:
-            client = self._session(session)
+            client = self._clients.find(session)
             handles = client.ticket(seq)
             piece = handles[start : start + MAX_DESCRIPTORS]
             descriptors = exported(self._driver, piece, known, len(handles))
@@ -173,51 +145,23 @@ class DeviceService:
     def handles(self, session: str, seq: int) -> tuple[PhysicalHandle, ...]:
         """The same for a client in this very process, which borrows them. Raises as it does."""
         with self._turns:
-            return tuple([handle.physical for handle in self._session(session).ticket(seq)])
+            return tuple([handle.physical for handle in self._clients.find(session).ticket(seq)])
 
     def heartbeat(self, session: str) -> None:
         with self._turns:
-            if session in self._sessions:
-                self._sessions[session].heard_at = self._clock()
+            self._clients.heard(session)
 
     @patient_operation
     def disconnected(self, session: str) -> None:
         """The connection ended. The process may live on: what it has is quarantined."""
         with self._act():
-            self._orphan(session)
+            self._clients.disconnected(session)
 
     @patient_operation
     def gone(self, session: str) -> None:
         """The process is dead: what it had is free."""
         with self._act():
-            self._orphan(session)
-            if session in self._sessions:
-                self._sessions[session].move(SessionState.GONE)
-                self._memory.process_gone(session)
-                self._forget(session)
-
-    def _orphan(self, name: str) -> None:
-        session = self._sessions.get(name)
-        if session is None or session.state is not SessionState.LIVE:
-            return
-        session.orphan()
-        self._memory.orphan(name)
-        self._pushes.drop(name)
-        if not self._memory.is_haunted_by(name):
-            self._forget(name)
-
-    def _forget(self, name: str) -> None:
-        del self._sessions[name]
-        self._ended.add(name)
-        self._idle_since = self._clock()
-        if not self._sessions:
-            self._memory.trim(0)  # nobody is here to reuse what is pooled, and others may need the machine's memory
-
-    def _session(self, name: str) -> Session:
-        session = self._sessions.get(name)
-        if session is None:
-            raise SessionEnded(session=name)
-        return session
+            self._clients.gone(session)
 
     @patient_operation
     def idle(self) -> None:
@@ -230,26 +174,26 @@ class DeviceService:
     @property
     def has_pushes(self) -> bool:
         """Whether somebody is to be told something. Takes no lock."""
-        return self._pushes.has_any
+        return self._clients.pushes.has_any
 
     def pushes(self, session: str) -> tuple[wire.Push, ...]:
         """What this session is to be told unasked, once; nothing for one that is not known."""
         with self._turns.looking:
-            return self._pushes.drain(session)
+            return self._clients.pushes.drain(session)
 
     def all_pushes(self) -> tuple[tuple[str, wire.Push], ...]:
         """The same for every session. Takes no lock where there is nothing."""
-        if not self._pushes.has_any:
+        if not self._clients.pushes.has_any:
             return ()
         with self._turns.looking:
-            return self._pushes.drain_all()
+            return self._clients.pushes.drain_all()
 
     @contextmanager
     def _act(self) -> Iterator[None]:
         """A turn after which there may be something to tell."""
         with self._turns:
             yield
-            self._pushes.collect(self._memory, self._sessions)
+            self._clients.collect_pushes()
 
     # --- memory ---------------------------------------------------------------------------------------------------
 
@@ -257,7 +201,7 @@ class DeviceService:
     def fill(self) -> bool:
         """Create a few handles ahead, while there is a client, so that growth need not; whether there is more to do."""
         with self._act():
-            return bool(self._sessions) and not self._leaving and self._memory.fill()
+            return bool(self._clients.sessions) and not self._clients.is_leaving and self._memory.fill()
 
     @patient_operation
     def measure(self, utilization: float) -> int:
@@ -266,10 +210,6 @@ class DeviceService:
             return self._memory.books.measure(utilization)
 
     # --- truth ----------------------------------------------------------------------------------------------------
-
-    def _idle_s(self) -> float:
-        """Seconds since the last session went; 0 while there is one."""
-        return 0.0 if self._sessions else self._clock() - self._idle_since
 
     def statistics(self) -> DeviceStatistics:
         """All figures of one moment."""
@@ -280,9 +220,13 @@ class DeviceService:
     def audit(self) -> DeviceStatistics:
         """The same, after checking that everything sums, and that the hardware holds what was created.
 
+        Grants whose time is over return first, in a turn of its own, unless the device is broken.
+
         Raises:
             InvariantBroken: it does not.
         """
+        if not self._turns.are_over:
+            self.idle()
         with self._turns.looking:
             audit_memory(self._memory, self._driver)
             return self._statistics()
@@ -292,27 +236,25 @@ class DeviceService:
             device=self._settings.name,
             epoch=self._settings.epoch,
             now_s=self._clock(),
-            idle_s=self._idle_s(),
-            ended_names=len(self._ended),
+            idle_s=self._clients.idle_s,
+            ended_names=self._clients.ended_names,
             frames=self._frames,
         )
-        parts = Parts(self._driver, self._memory, self._operations, self._sessions, self._peaks)
+        parts = Parts(self._driver, self._memory, self._operations, self._clients.sessions, self._peaks)
         return statistics_of(parts, moment)
 
     def close_if_idle(self, seconds: float) -> bool:
         """Close, if there was no session for so long; whether it was. Whoever says hello afterwards is refused."""
         with self._turns:
-            if self._sessions or self._idle_s() < seconds:
+            if self._clients.sessions or self._clients.idle_s < seconds:
                 return False
-            self._leaving = True
+            self._clients.is_leaving = True
             return True
 
     @patient_operation
     def close(self) -> None:
         """End every session, as if its connection had ended, and give what nobody has back to the driver."""
         with self._turns:
-            self._leaving = True
-            for name in tuple(self._sessions):
-                self._orphan(name)
+            self._clients.leave()
             self._memory.books.evict_all()
             self._memory.trim(0)

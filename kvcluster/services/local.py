@@ -96,7 +96,8 @@ def open_local_device(
     driver: Driver, memory: MemorySettings, *, name: str = "host", clock: Callable[[], float] = time.monotonic
 ) -> LocalDevice:
     """A device over a driver of the caller's, for tests that make it fail."""
-    return LocalDevice(driver, DeviceService(driver, DeviceSettings(name, memory), clock=clock))
+    epoch = time.time_ns()  # no two devices have the same one: a prefix of another device is told by it
+    return LocalDevice(driver, DeviceService(driver, DeviceSettings(name, memory, epoch), clock=clock))
 
 
 class LocalDevice:

@@ -103,9 +103,15 @@ class PendingAsks:
                 case wire.Sealed(refusal=str(reason)), _:
                     self._errors[place] = NotShareable(kind=Refusal.NOT_SEALED, reason=reason)
                 case wire.Sealed(prefix=number), Seal(memory) if plan := memory.holdings.publication:
-                    self._prefixes[place] = self._port.prefix_of(memory, number, plan.tokens)
+                    self._prefixes[place] = self._prefix(memory, number, plan.tokens)
                 case wire.Closed(prefix=int(number), tokens=tokens), End(memory):
-                    self._prefixes[place] = self._port.prefix_of(memory, number, tokens)
+                    self._prefixes[place] = self._prefix(memory, number, tokens)
+
+    def _prefix(self, memory: SequenceMemory, number: int, tokens: int) -> Prefix:
+        """Prefix `number` of this device, which begins with the first `tokens` tokens of `memory`."""
+        shape, device = memory.holdings.shape, self._port.welcome
+        reusable_tokens = shape.reusable_tokens(shape.shared_windows(tokens), tokens)
+        return Prefix(device.device, device.epoch, number, tokens, reusable_tokens)
 
     def _map(self, sent: Sent, pieces: Sequence[tuple[int, Piece]]) -> None:
         try:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvcluster.driver.gate import operation
 from kvcluster.driver.protocol import Driver, Fence
-from kvcluster.errors import DriverError, InvariantBroken, KvClusterError, NotAllowed, NotShareable
+from kvcluster.errors import InvariantBroken, KvClusterError, NotAllowed, NotShareable
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.residency import RangeMap, Shape
 from kvcluster.geometry.shareability import Refusal
@@ -41,7 +41,7 @@ from kvcluster.services.asks import (
     refusal_of,
 )
 from kvcluster.services.correspondence import Correspondence, Sent, Traffic
-from kvcluster.services.frames import in_frames
+from kvcluster.services.departures import Departures, is_over
 from kvcluster.services.pending import PendingAsks
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory, SequenceSpec
@@ -73,9 +73,7 @@ class DevicePort:
         self._grants = itertools.count(1)
         self._letters = Correspondence(session, welcome.epoch)
         self._memories: set[SequenceMemory] = set()
-        self._leaving: dict[SequenceMemory, Fence] = {}
-        self._tending: tuple[PendingAsks, ...] = ()  # what `tend` has sent
-        self._tended: list[Outcome] = []  # what became of it, for the next `tend` to say
+        self._departures = Departures(self.submit)
 
     @property
     def traffic(self) -> Traffic:
@@ -127,19 +125,7 @@ class DevicePort:
         Raises:
             DriverError, DeviceUnreachable: as `submit`.
         """
-        if not self._tending and self._leaving:
-            due = [Shed(memory, fence) for memory, fence in self._leaving.items() if _is_over(fence)]
-            self._tending = tuple(self.submit(frame) for frame in in_frames(due))
-        if all(pending.ready() for pending in self._tending):
-            self._settle_tending()
-        tended, self._tended = tuple(self._tended), []
-        return tended
-
-    def _settle_tending(self) -> None:
-        while self._tending:
-            first, *others = self._tending
-            self._tending = tuple(others)
-            self._tended += first.settle()
+        return self._departures.advance()
 
     def pushes(self) -> tuple[wire.Reclaim, ...]:
         """What the device demands back since the last call. Never waits."""
@@ -148,12 +134,6 @@ class DevicePort:
     def memories(self) -> tuple[SequenceMemory, ...]:
         """Those that are not closed."""
         return tuple(self._memories)
-
-    def prefix_of(self, memory: SequenceMemory, number: int, tokens: int) -> Prefix:
-        """Prefix `number` of this device, which `memory` made of its first `tokens` tokens."""
-        shape = memory.holdings.shape
-        reusable_tokens = shape.reusable_tokens(shape.shared_windows(tokens), tokens)
-        return Prefix(self.welcome.device, self.welcome.epoch, number, tokens, reusable_tokens)
 
     @operation
     def close(self) -> None:
@@ -167,7 +147,6 @@ class DevicePort:
     # --- one verb at a time ---------------------------------------------------------------------------------------
 
     def grant(self, memory: SequenceMemory, tokens: int) -> Grant:
-        self._free_for_verbs(memory)
         check_room(memory, tokens, 1, memory.spec.max_tokens)
         identity = GrantId(memory.request, next(self._grants))
         grant = Grant(identity, max(1, memory.bytes_to_reach(tokens)))
@@ -202,12 +181,12 @@ class DevicePort:
     def release(self, memory: SequenceMemory, *, after: Fence | None) -> None:
         shed = Shed(memory, after)
         self._free_for_verbs(memory)
-        if after is None or _is_over(after):
+        if after is None or is_over(after):
             self._one(shed)
             return
         check([shed])
         memory.is_leaving = True
-        self._leaving[memory] = after
+        self._departures.wait(memory, after)
 
     def close_memory(self, memory: SequenceMemory, *, retain_tokens: int) -> Prefix | None:
         if memory.state is MemoryState.CLOSED:
@@ -217,8 +196,8 @@ class DevicePort:
 
     def _free_for_verbs(self, memory: SequenceMemory) -> None:
         """Wait for what `tend` has under way for it; what became of that the next `tend` says."""
-        if memory.in_flight and any(ask.memory is memory for pending in self._tending for ask in pending.asks):
-            self._settle_tending()
+        if self._departures.is_under_way(memory):
+            self._departures.settle()
 
     def _one(self, ask: Ask) -> Outcome:
         self._free_for_verbs(ask.memory)
@@ -240,7 +219,7 @@ class DevicePort:
             case Join(prefix=Prefix(device, epoch, number)) if (device, epoch) != here:
                 reason = f"prefix {number} is one of device {device} as it was in epoch {epoch}"
                 return NotShareable(kind=Refusal.NO_SUCH_PREFIX, reason=reason)
-            case Shed(after=after) if after is not None and not _is_over(after):
+            case Shed(after=after) if after is not None and not is_over(after):
                 return NotAllowed(reason="work that may use the memory is under way")
         return refusal_of(ask)
 
@@ -263,7 +242,7 @@ class DevicePort:
 
     def _emptied(self, memory: SequenceMemory, taken_back: TakenBack) -> tuple[Operations, KvClusterError | None]:
         reach(Failpoint.CLIENT_UNMAPPED)
-        self._leaving.pop(memory, None)
+        self._departures.left(memory)
         memory.emptied()
         return self._told(memory, taken_back)
 
@@ -271,7 +250,7 @@ class DevicePort:
         known, shape = memory.state is MemoryState.OPEN, memory.holdings.shape
         taken_back = memory.holdings.end()
         reach(Failpoint.CLIENT_UNMAPPED)
-        self._leaving.pop(memory, None)
+        self._departures.left(memory)
         self._memories.discard(memory)
         memory.closed()
         retained = 0 if taken_back.error else retain_tokens
@@ -320,11 +299,3 @@ class DevicePort:
         for result in self.receive(self._letters.send(ops, self.transport)).results:
             if result.fault:
                 raise InvariantBroken(sentence=f"the device does not take back what it gave: {result.fault}")
-
-
-def _is_over(fence: Fence) -> bool:
-    """Whether there is nothing to wait for: the work is done, or nobody can say (which an unmap then finds too)."""
-    try:
-        return fence.done()
-    except DriverError:
-        return True

@@ -183,9 +183,8 @@ class SequenceMemory:
         """Share the whole granules of the first `tokens` tokens: nobody writes them any more, this request neither.
 
         They are unmapped, sealed, and mapped for reading at the same address; the bytes become the prefix's. With
-        rings the window before the prefix's end is copied out of them first, which takes budget; `written` is how
-        many tokens were computed by now, `tokens` among them (`tokens`, where nobody says otherwise). For a step
-        boundary.
+        rings the window before the prefix's end is copied out of them first, which takes budget; `written` tokens
+        were computed by now (`tokens`, where nobody says otherwise). For a step boundary.
 
         Raises:
             NotShareable: by the arithmetic, or the window before it was overwritten already (nothing changed but
@@ -195,12 +194,10 @@ class SequenceMemory:
             NotAllowed: windows are missing, or the memory is quarantined or torn. Nothing changed.
             Quarantined: a window could not be unmapped, so nothing was sealed. It stays mapped and the request's; of
                 several runs those that were unmapped are given back. The memory takes no more commits.
-            ValueError: more tokens than are committed; or `written` is more than that, or less than `tokens`. Nothing
-                changed.
-            DriverError, LimitReached: the sealed windows could not be mapped again, so this request has left the
-                prefix; nobody else had heard of it, so it is gone with what it held. `tokens` is 0 until a release,
-                and all must be computed again. Before the seal (a graph is being captured, or the snapshot failed):
-                nothing changed.
+            ValueError: more tokens, or `written`, than are committed, or `written` below `tokens`. Nothing changed.
+            DriverError, LimitReached: the sealed windows could not be mapped again: this request has left the prefix,
+                and as nobody else knew of it, it is gone with what it held. `tokens` is 0 until a release, and all must
+                be computed again. Before the seal (a captured graph, a failed snapshot): nothing changed.
         """
         return self._port.publish(self, tokens, written=tokens if written is None else written)
 
@@ -250,13 +247,13 @@ class SequenceMemory:
 
         The whole granules of the first `retain_tokens` tokens stay on the device, for whoever joins them, until their
         memory is needed: returns the newest prefix that stays, with its own tokens, which may be fewer. A prefix that
-        this request used stays where it lies wholly inside so many tokens; of a longer one nothing stays, unless others
-        use it. With rings only what was published stays.
+        was used here stays if it lies wholly inside so many tokens; a longer one, only as long as others use it. With
+        rings only what was published stays.
 
         Raises:
             ValueError: more tokens are to be retained than are there. Nothing changed.
-            Quarantined: it cannot be confirmed that nothing uses the memory: it is leaked on purpose, with one warning.
-                Or a window could not be unmapped. Either way its bytes stay charged until this process is gone, and
+            Quarantined: it cannot be confirmed that nothing uses the memory, which is leaked on purpose, with one
+                warning; or a window could not be unmapped. Its bytes stay charged until this process is gone, and
                 nothing is retained.
             DriverError: the address could not be freed; nothing is mapped in it. Or a graph is being captured, and
                 nothing changed.

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 
 from kvcluster.errors import KvClusterError, NotAllowed, NotShareable
 from kvcluster.failpoints import Failpoint, reach
-from kvcluster.geometry.residency import Keeps, Shape
-from kvcluster.geometry.shareability import Refusal, no_boundary_reason, shareability_of
-from kvcluster.ids import RequestId
+from kvcluster.geometry.residency import Keeps
+from kvcluster.geometry.shareability import Refusal
 from kvcluster.memory.handle import Handle
 from kvcluster.memory.reservation import Reservation, ReservationState, Use
 from kvcluster.memory.shared_prefix import Extent, Part, PrefixState, SharedPrefix, no_such_prefix
 from kvcluster.services.books import Books
+from kvcluster.services.joinable import check_shareable, joinable, lies_inside, shared_groups, tokens_of
 from kvcluster.services.queue import Queue
 from kvcluster.services.work import Work
 
@@ -115,9 +115,9 @@ class Sharing:
         """
         self._check_empty(reservation, tokens)
         prefix = self._prefixes.find(number, reservation.tenant)
-        if _shared_groups(prefix.shape) != _shared_groups(reservation.range_map.shape):
+        if shared_groups(prefix.shape) != shared_groups(reservation.range_map.shape):
             raise no_such_prefix(number)
-        part = prefix.part(_joinable(prefix, tokens))
+        part = prefix.part(joinable(prefix, tokens))
         work.naming(part.runs)
         self._seal_retained(prefix)
         reservation.use(prefix, part.windows)
@@ -166,7 +166,7 @@ class Sharing:
         if shape.has_rings:  # what a ring held before is gone, and no snapshot was made
             return None
         limit = shape.shared_windows(work.retain_tokens)
-        kept = next((use for use in work.left if _lies_inside(use, limit)), None)
+        kept = next((use for use in work.left if lies_inside(use, limit)), None)
         base = kept.windows if kept else (0,) * len(limit)
         windows = reservation.own.contiguous(base, limit)
         if windows == base or not shape.reusable_tokens(windows, work.retain_tokens):
@@ -180,8 +180,8 @@ class Sharing:
         if planned is not None:
             return Remains(planned, planned.extent.tokens)
         for use in work.left:
-            if _lies_inside(use, use.prefix.shape.shared_windows(work.retain_tokens)):
-                return Remains(use.prefix, _tokens_of(use))
+            if lies_inside(use, use.prefix.shape.shared_windows(work.retain_tokens)):
+                return Remains(use.prefix, tokens_of(use))
         return None
 
     def keep(self, reservation: Reservation, prefix: SharedPrefix) -> None:
@@ -205,7 +205,7 @@ class Sharing:
         reservation.missing(tokens)  # refuses what is too long, or quarantined
         if reservation.writing is not None:
             raise NotAllowed(reason=f"prefix {reservation.writing.number} is not sealed yet: seal it or leave it first")
-        _check_shareable(shape, tokens)
+        check_shareable(shape, tokens)
         windows = shape.shared_windows(tokens)
         base = tuple(0 if g.keeps is Keeps.SNAPSHOT else n for g, n in zip(shape.groups, base, strict=True))
         if windows == base or any(new < old for new, old in zip(windows, base, strict=True)):
@@ -277,55 +277,9 @@ class Sharing:
         else:
             self._books.booked(self._prefixes.haunt(prefix, request.session))
             reservation.quarantine()
-        if work.retain_tokens and _lies_inside(use, prefix.shape.shared_windows(work.retain_tokens)):
+        if work.retain_tokens and lies_inside(use, prefix.shape.shared_windows(work.retain_tokens)):
             prefix.is_kept = True
         self._books.booked(self._prefixes.part(prefix, request))
         reach(Failpoint.DEVICE_LEFT)
         self._books.drain_finished(prefix)
         self._queue.weigh(reservation)
-
-
-def _check_shareable(shape: Shape, tokens: int) -> None:
-    found = shareability_of(shape, tokens)
-    if found.refusal is not None:
-        raise NotShareable(kind=found.refusal, reason=found.refusal_reason or "")
-
-
-def _joinable(prefix: SharedPrefix, tokens: int) -> tuple[int, ...]:
-    """How many windows of the prefix somebody may map whose first `tokens` tokens are the same."""
-    shape, extent = prefix.shape, prefix.extent
-    _check_shareable(shape, min(tokens, extent.tokens))
-    inside = tuple(min(a, b) for a, b in zip(shape.shared_windows(tokens), extent.windows, strict=True))
-    if shape.has_rings:
-        boundary = prefix.reusable_tokens
-        if inside != extent.windows or tokens <= boundary:
-            raise NotShareable(kind=Refusal.NO_BOUNDARY, reason=no_boundary_reason(tokens, boundary))
-        return inside
-    whole = prefix.whole(inside)
-    if not shape.reusable_tokens(whole, tokens):
-        raise NotShareable(
-            kind=Refusal.SMALLER_THAN_A_GRANULE,
-            reason=f"nothing of prefix {prefix.number} helps a prompt that is equal to it for {tokens} tokens",
-        )
-    return whole
-
-
-def _lies_inside(use: Use, limit: tuple[int, ...]) -> bool:
-    return all(count <= most for count, most in zip(use.windows, limit, strict=True))
-
-
-def _tokens_of(use: Use) -> int:
-    """How many tokens its prefix has for certain in common with the request: all, if all of it is used."""
-    shape, extent = use.prefix.shape, use.prefix.extent
-    if use.windows == extent.windows:
-        return extent.tokens
-    every = [(g, n) for g, n in zip(shape.groups, use.windows, strict=True) if g.keeps is Keeps.EVERY]
-    return max(-(-n * shape.granule_bytes // group.stride_bytes) for group, n in every)
-
-
-def _shared_groups(shape: Shape) -> tuple[object, ...]:
-    """What two requests must have in common: a ring's own size is not shared."""
-    return (
-        shape.granule_bytes,
-        *((g.fragments, g.stride_bytes, g.keeps, g.windows * (g.keeps is not Keeps.RING)) for g in shape.groups),
-    )

@@ -49,9 +49,10 @@ class DeviceStatistics:
     """One device at one moment, every figure read under one lock. Bytes unless the name says otherwise.
 
     `accounts` are the ledger's claims and sum to `capacity_bytes`; `handles` is the same memory seen physically, by
-    handle state; `running_requests` are those that hold or share memory; `pids` and `silent_s` are each session's process and how long ago it was last heard; `driver_calls`
-    counts calls of the device's own process. `tenants` is what each tenant uses, `retained_bytes` what is kept until
-    its room is needed, `sharing_refusals` counts by kind; `evictions` and `created_ahead` count prefixes and handles.
+    handle state; `running_requests` are those that hold memory or share some; `pids` and `silent_s` are each session's
+    process and how long ago it was last heard; `driver_calls` counts calls of the device's own process. `tenants` is
+    what each tenant uses, `retained_bytes` what is kept until its room is needed, `sharing_refusals` counts by kind;
+    `evictions` and `created_ahead` count prefixes and handles.
     """
 
     device: str

@@ -20,6 +20,11 @@ class Turns:
         self.looking = threading.Lock()
         self._broken_by: str | None = None
 
+    @property
+    def are_over(self) -> bool:
+        """Whether a turn broke off, so that there is none any more. Takes no lock."""
+        return self._broken_by is not None
+
     def __enter__(self) -> None:
         """Raises InvariantBroken where an earlier turn broke off."""
         self.looking.acquire()

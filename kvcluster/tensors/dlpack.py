@@ -24,6 +24,7 @@ _NAME = b"dltensor"  # a capsule only points to its name
 _libc = ctypes.CDLL(None)
 _malloc = ctypes.CFUNCTYPE(c_void_p, c_size_t)(("malloc", _libc))
 _free = ctypes.CFUNCTYPE(None, c_void_p)(("free", _libc))
+_FREE = ctypes.cast(_libc.free, c_void_p).value
 _new_capsule = ctypes.PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 _is_named = ctypes.PYFUNCTYPE(c_int32, py_object, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 
@@ -65,12 +66,13 @@ def bytes_at(address: int, size_bytes: int, device: torch.device) -> torch.Tenso
 
 
 def _block(address: int, size_bytes: int, device: torch.device) -> int:
+    device_type = _DEVICE_TYPES[device.type]
     block: int | None = _malloc(ctypes.sizeof(_Lent))
     if block is None:  # pragma: no cover - a hundred bytes
         raise MemoryError
-    lent = _Lent(address, _DEVICE_TYPES[device.type], device.index or 0, 1, _UNSIGNED, 8, 1)
+    lent = _Lent(address, device_type, device.index or 0, 1, _UNSIGNED, 8, 1)
     lent.shape, lent.strides = block + _Lent.count.offset, block + _Lent.stride.offset
     lent.count, lent.stride = size_bytes, 1
-    lent.deleter = ctypes.cast(_libc.free, c_void_p).value
+    lent.deleter = _FREE
     ctypes.memmove(block, ctypes.byref(lent), ctypes.sizeof(_Lent))
     return block

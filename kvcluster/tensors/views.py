@@ -13,7 +13,7 @@ ring begin at their token's offset modulo the ring, and go on into its second ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import torch
@@ -34,7 +34,7 @@ class Rows:
     every token has its own. The first `sealed` elements of each fragment may be read and never written.
     """
 
-    memory: torch.Tensor
+    memory: torch.Tensor = field(repr=False)  # of the whole range, of which little may be mapped: printing reads it
     sizes: tuple[int, int, int, int]
     steps: tuple[int, int, int, int]
     start: int

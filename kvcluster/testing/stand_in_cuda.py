@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from kvcluster.engine.built_once import built_once
+from kvcluster.built_once import built_once
 
 SONAME = "libcuda.so.1"
 DEFAULTS = {"MEMORY": "256M", "GRANULE": "64K", "VMM": "1", "POSIX": "1", "POISON": "-1", "MEMORY_TYPE": "1"}

@@ -77,13 +77,6 @@ class TestFailingCalls(RefusalContract):
             assert (verb, function, code) == ("reserve", "cuMemAddressReserve", 2)
         VERBS[verb](scene)
 
-    def test_an_import_whose_device_cannot_be_asked_for_is_undone(self, stand_in: StandIn, scene: Scene) -> None:
-        before = _picture(stand_in, scene.bench)
-        stand_in.fail("cuMemGetAllocationPropertiesFromHandle@1=700")
-        with pytest.raises(DriverError, match="import_fd"):
-            VERBS["import_fd"](scene)
-        assert _picture(stand_in, scene.bench) == before
-
     def test_an_import_is_good_where_cuda_does_not_say_whose_it_is(self, stand_in: StandIn, scene: Scene) -> None:
         stand_in.fail("cuMemGetAllocationPropertiesFromHandle@1=1")
         VERBS["import_fd"](scene)

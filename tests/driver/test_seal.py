@@ -5,16 +5,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import json
-import mmap
 import os
-import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -23,10 +16,7 @@ from kvcluster.driver.protocol import Access, PhysicalHandle
 from kvcluster.errors import DriverError
 from kvcluster.testing.tidy_driver import TidyDriver
 from kvcluster.transaction import Progress
-
-ROOT = Path(__file__).parents[2]
-PAGE = mmap.PAGESIZE
-SIZE = 2 * PAGE
+from tests.driver.sealing import PAGE, SIZE, read_back, shared, written
 
 
 @pytest.fixture
@@ -42,31 +32,6 @@ def joiner() -> Iterator[TidyDriver]:
     joiner = TidyDriver(granule_bytes=PAGE, capacity_bytes=0)
     yield joiner
     joiner.clear()
-
-
-def _written(driver: TidyDriver, content: bytes = b"sealed") -> PhysicalHandle:
-    """New memory with this content, mapped nowhere."""
-    handle, address = driver.create(SIZE), driver.reserve(SIZE)
-    driver.map(address, [handle], Progress())
-    driver.set_access(address, SIZE, Access.READ_WRITE)
-    ctypes.memmove(address, content, len(content))
-    driver.unmap(address, SIZE)
-    return handle
-
-
-def _shared(driver: TidyDriver, handle: PhysicalHandle, to: TidyDriver) -> PhysicalHandle:
-    descriptor = driver.export_fd(handle)
-    try:
-        return to.import_fd(descriptor, SIZE)
-    finally:
-        os.close(descriptor)
-
-
-def _read(driver: TidyDriver, handle: PhysicalHandle) -> bytes:
-    address = driver.reserve(SIZE)
-    driver.map(address, [handle], Progress())
-    driver.set_access(address, SIZE, Access.READ)
-    return ctypes.string_at(address, 6)
 
 
 def _refused_write(driver: TidyDriver, handle: PhysicalHandle) -> DriverError:
@@ -86,23 +51,23 @@ def _open_mode(descriptor: int) -> int:
 
 
 def test_sealed_memory_is_read_where_it_was_written(owner: TidyDriver) -> None:
-    handle = _written(owner)
+    handle = written(owner)
     owner.seal(handle)
-    assert _read(owner, handle) == b"sealed"
+    assert read_back(owner, handle) == b"sealed"
     assert owner.memory_info().held_bytes == SIZE
 
 
 def test_our_own_books_refuse_to_make_sealed_memory_writable(owner: TidyDriver, joiner: TidyDriver) -> None:
-    handle = _written(owner)
+    handle = written(owner)
     owner.seal(handle)
-    for driver, its in ((owner, handle), (joiner, _shared(owner, handle, joiner))):
+    for driver, its in ((owner, handle), (joiner, shared(owner, handle, joiner))):
         refusal = _refused_write(driver, its)
         assert (refusal.call, refusal.code) == ("set_access", errno.EINVAL)
         assert "never written" in str(refusal.__cause__)
 
 
 def test_one_sealed_piece_makes_a_run_unwritable_and_leaves_its_access(owner: TidyDriver) -> None:
-    address, sealed, plain = owner.reserve(2 * SIZE), _written(owner), _written(owner)
+    address, sealed, plain = owner.reserve(2 * SIZE), written(owner), written(owner)
     owner.seal(sealed)
     owner.map(address, [plain], Progress())
     owner.map(address + SIZE, [sealed], Progress())
@@ -115,12 +80,12 @@ def test_one_sealed_piece_makes_a_run_unwritable_and_leaves_its_access(owner: Ti
 
 
 def test_sealed_memory_is_not_scrubbed(owner: TidyDriver) -> None:
-    handle = _written(owner)
+    handle = written(owner)
     owner.seal(handle)
     with pytest.raises(DriverError, match="EINVAL"):
         owner.scrub(handle)
     assert "scrub" not in owner.calls()
-    assert _read(owner, handle) == b"sealed"
+    assert read_back(owner, handle) == b"sealed"
 
 
 @pytest.mark.parametrize("access", [None, *Access])
@@ -141,9 +106,9 @@ def test_what_is_mapped_here_is_not_sealed_whatever_its_access(owner: TidyDriver
 
 
 def test_sealing_twice_changes_nothing_even_where_it_is_mapped(owner: TidyDriver) -> None:
-    handle = _written(owner)
+    handle = written(owner)
     owner.seal(handle)
-    assert _read(owner, handle) == b"sealed"
+    assert read_back(owner, handle) == b"sealed"
     descriptors = len(os.listdir("/proc/self/fd"))
     owner.seal(handle)
     assert owner.calls()["seal"] == 1
@@ -168,7 +133,7 @@ def test_an_unknown_handle_is_not_sealed(owner: TidyDriver, joiner: TidyDriver) 
 
 
 def test_what_is_exported_of_sealed_memory_reads_only(owner: TidyDriver) -> None:
-    handle = _written(owner)
+    handle = written(owner)
     descriptor = owner.export_fd(handle)
     with closing(os.fdopen(descriptor, "r+b", buffering=0)):
         assert _open_mode(descriptor) == os.O_RDWR
@@ -181,23 +146,23 @@ def test_what_is_exported_of_sealed_memory_reads_only(owner: TidyDriver) -> None
 
 
 def test_an_import_by_way_of_the_old_descriptor_is_sealed_too(owner: TidyDriver, joiner: TidyDriver) -> None:
-    handle = _written(owner)
+    handle = written(owner)
     descriptor = owner.export_fd(handle)
     with closing(os.fdopen(descriptor, "r+b", buffering=0)):
         owner.seal(handle)
         imported = joiner.import_fd(descriptor, SIZE)
     joiner.seal(imported)
     assert "seal" not in joiner.calls()
-    assert _read(joiner, imported) == b"sealed"
+    assert read_back(joiner, imported) == b"sealed"
     _refused_write(joiner, imported)
 
 
 def test_what_comes_in_by_a_descriptor_that_reads_only_is_never_written(owner: TidyDriver, joiner: TidyDriver) -> None:
     """Though its memory is not sealed, and its owner goes on writing."""
-    handle = _written(owner, b"before")
-    written = owner.export_fd(handle)
-    with closing(os.fdopen(written, "r+b", buffering=0)) as file:
-        reading = os.open(f"/proc/self/fd/{written}", os.O_RDONLY | os.O_CLOEXEC)
+    handle = written(owner, b"before")
+    writable = owner.export_fd(handle)
+    with closing(os.fdopen(writable, "r+b", buffering=0)) as file:
+        reading = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
         with closing(os.fdopen(reading, "rb", buffering=0)):
             imported = joiner.import_fd(reading, SIZE)
         _refused_write(joiner, imported)
@@ -206,21 +171,21 @@ def test_what_comes_in_by_a_descriptor_that_reads_only_is_never_written(owner: T
         with pytest.raises(DriverError):
             joiner.seal(imported)  # which is for those that may write
         file.write(b"after!")
-    assert _read(joiner, imported) == b"after!"
+    assert read_back(joiner, imported) == b"after!"
 
 
 def test_what_another_driver_has_sealed_is_sealed_here_by_a_seal(owner: TidyDriver, joiner: TidyDriver) -> None:
-    handle = _written(owner)
-    imported = _shared(owner, handle, joiner)
+    handle = written(owner)
+    imported = shared(owner, handle, joiner)
     owner.seal(handle)
     joiner.seal(imported)
-    assert _read(joiner, imported) == b"sealed"
+    assert read_back(joiner, imported) == b"sealed"
     _refused_write(joiner, imported)
 
 
 def test_an_importer_seals_for_all(owner: TidyDriver, joiner: TidyDriver) -> None:
-    handle = _written(owner)
-    joiner.seal(_shared(owner, handle, joiner))
+    handle = written(owner)
+    joiner.seal(shared(owner, handle, joiner))
     address = owner.reserve(SIZE)
     with pytest.raises(DriverError):
         _make_writable(owner, address, handle)
@@ -235,8 +200,8 @@ def _make_writable(driver: TidyDriver, address: int, handle: PhysicalHandle) -> 
 def test_a_mapping_of_another_driver_by_way_of_a_writable_descriptor_hinders_the_seal(
     owner: TidyDriver, joiner: TidyDriver
 ) -> None:
-    handle = _written(owner)
-    address, imported = joiner.reserve(SIZE), _shared(owner, handle, joiner)
+    handle = written(owner)
+    address, imported = joiner.reserve(SIZE), shared(owner, handle, joiner)
     joiner.map(address, [imported], Progress())
     descriptors = len(os.listdir("/proc/self/fd"))
     with pytest.raises(DriverError) as caught:
@@ -250,15 +215,15 @@ def test_a_mapping_of_another_driver_by_way_of_a_writable_descriptor_hinders_the
     joiner.unmap(address, SIZE)
     owner.unmap(here, SIZE)
     owner.seal(handle)
-    assert _read(owner, handle) == b"writes"
+    assert read_back(owner, handle) == b"writes"
 
 
 def test_a_readers_mapping_hinders_no_further_seal_and_outlives_the_handle(
     owner: TidyDriver, joiner: TidyDriver
 ) -> None:
-    handle = _written(owner)
+    handle = written(owner)
     owner.seal(handle)
-    imported = _shared(owner, handle, joiner)
+    imported = shared(owner, handle, joiner)
     address = joiner.reserve(SIZE)
     joiner.map(address, [imported], Progress())
     joiner.set_access(address, SIZE, Access.READ)
@@ -276,89 +241,3 @@ def test_released_sealed_memory_is_free_again() -> None:
         driver.release(handle)
     assert driver.memory_info().held_bytes == 0
     driver.close()
-
-
-class Child:
-    """Another process, of `tests.driver.seal_children`."""
-
-    def __init__(self, name: str) -> None:
-        self._socket, theirs = socket.socketpair()
-        self._socket.settimeout(60)
-        self._answers = self._socket.makefile("r", encoding="utf-8")
-        command = [sys.executable, "-m", "tests.driver.seal_children", name, str(theirs.fileno())]
-        self._process = subprocess.Popen(command, cwd=ROOT, pass_fds=(theirs.fileno(),))
-        theirs.close()
-
-    def send(self, driver: TidyDriver, handle: PhysicalHandle) -> None:
-        descriptor = driver.export_fd(handle)
-        socket.send_fds(self._socket, [str(SIZE).encode()], [descriptor])
-        os.close(descriptor)
-
-    def found(self) -> object:
-        """What it says next; None where it ended without a word."""
-        line = self._answers.readline()
-        return json.loads(line) if line else None
-
-    def go_on(self) -> None:
-        self._socket.sendall(b".")
-
-    def end(self) -> int:
-        """How it ended."""
-        status = self._process.wait(60)
-        self._answers.close()
-        self._socket.close()
-        return status
-
-
-def test_a_joiner_that_writes_dies_alone(owner: TidyDriver) -> None:
-    handle = _written(owner)
-    owner.seal(handle)
-    reader, writer = Child("read"), Child("read_and_write")
-    for child in (reader, writer):
-        child.send(owner, handle)
-    assert (reader.found(), writer.found()) == ("sealed", "sealed")
-    assert (writer.found(), writer.end()) == (None, -signal.SIGSEGV)
-    reader.go_on()
-    assert (reader.found(), reader.end()) == ("sealed", 0)
-    assert _read(owner, handle) == b"sealed"
-
-
-def test_a_former_owner_that_writes_dies_alone(owner: TidyDriver) -> None:
-    handle = owner.create(SIZE)
-    former, reader = Child("own_and_write"), Child("read")
-    former.send(owner, handle)
-    assert former.found() == "unmapped"
-    owner.seal(handle)
-    for child in (former, reader):
-        child.send(owner, handle)
-    assert (former.found(), reader.found()) == ("sealed", "sealed")
-    assert (former.found(), former.end()) == (None, -signal.SIGSEGV)
-    reader.go_on()
-    assert (reader.found(), reader.end()) == ("sealed", 0)
-    assert _read(owner, handle) == b"sealed"
-
-
-def test_nobody_writes_shrinks_or_grows_it_or_maps_it_writable_by_any_descriptor(owner: TidyDriver) -> None:
-    handle, child = _written(owner), Child("try_everything")
-    child.send(owner, handle)
-    assert child.found() == "imported"
-    owner.seal(handle)
-    child.send(owner, handle)
-    found = child.found()
-    assert isinstance(found, dict)
-    assert (found["old"], found["new"], found["reopened"]) == ([], [], [])
-    assert found["driver"] in ("map", "set_access")
-    assert child.end() == 0
-    assert _read(owner, handle) == b"sealed"
-
-
-def test_a_process_that_has_it_mapped_by_way_of_a_writable_descriptor_hinders_the_seal(owner: TidyDriver) -> None:
-    handle, child = _written(owner), Child("stand_in_the_way")
-    child.send(owner, handle)
-    assert child.found() == "mapped"
-    with pytest.raises(DriverError, match="EBUSY"):
-        owner.seal(handle)
-    child.go_on()
-    assert child.found() == "unmapped"
-    owner.seal(handle)
-    assert child.end() == 0

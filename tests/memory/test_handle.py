@@ -21,14 +21,15 @@ def test_bytes_are_summed_by_the_tenant_that_pays_and_nobodys_are_the_nameless_o
     assert bytes_by_tenant([]) == {}
 
 
-def test_a_shared_handle_is_destroyed_or_quarantined_or_pooled_until_it_can_be_and_never_lent_again() -> None:
-    shared = handle(1, "a")
-    shared.move(HandleState.OUT)
-    shared.move(HandleState.SHARED)
-    with pytest.raises(InvariantBroken):
+def test_a_shared_handle_is_destroyed_or_quarantined_and_never_lent_or_pooled_again() -> None:
+    for to in (HandleState.OUT, HandleState.POOLED):
+        shared = handle(1, "a")
         shared.move(HandleState.OUT)
-    assert shared.state is HandleState.SHARED
-    for to in (HandleState.GONE, HandleState.QUARANTINED, HandleState.POOLED):
+        shared.move(HandleState.SHARED)
+        with pytest.raises(InvariantBroken):
+            shared.move(to)
+        assert shared.state is HandleState.SHARED
+    for to in (HandleState.GONE, HandleState.QUARANTINED):
         shared = handle(1, "a")
         shared.move(HandleState.OUT)
         shared.move(HandleState.SHARED)

@@ -57,7 +57,7 @@ def test_ends_are_final() -> None:
 def test_a_handle_that_may_not_move_stays_where_it_is() -> None:
     handle = Handle(HandleId(1, 0), PhysicalHandle(1, 4096), HandleState.SHARED)
     with pytest.raises(InvariantBroken):
-        handle.move(HandleState.OUT)
+        handle.move(HandleState.POOLED)
     assert handle.state is HandleState.SHARED
 
 

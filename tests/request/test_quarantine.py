@@ -104,6 +104,28 @@ def test_a_request_that_a_quarantine_keeps_waiting_is_refused_after_a_bounded_ti
     assert "could not be taken back" in refused.message
 
 
+def test_a_capacity_that_was_measured_anew_counts_for_who_waits_for_a_quarantine(world: World) -> None:
+    """Twenty granules when the client came, and fifteen now: without the quarantine's five, its thirteen never fit."""
+    quarantine(world, 5)
+    service = world.open(quarantine_wait_s=20)
+    assert world.device.service.measure(0.75) == 15 * GRANULE_BYTES
+    service.submit(1, request(100, 4))
+    assert run_until(world, service, 19) == {}
+    [refused] = run_until(world, service, 2).values()
+    assert isinstance(refused, Refused)
+    assert f"of the device's {15 * GRANULE_BYTES} bytes" in refused.message
+
+
+def test_a_refusal_says_the_capacity_of_now(world: World) -> None:
+    world.device.service.measure(0.5)
+    memory = world.device.open(world.model.geometry, max_tokens=80)
+    quarantine(world, 5)
+    with pytest.raises(OutOfBudget) as refused:
+        memory.grant(80)
+    assert (refused.value.capacity, refused.value.quarantined) == (10 * GRANULE_BYTES, 5 * GRANULE_BYTES)
+    memory.close()
+
+
 def test_twice_the_lease_is_what_a_quarantine_is_waited_for(world: World) -> None:
     quarantine(world, 10)
     service = world.open()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from kvcluster.services.request.settings import RequestSettings
-from kvcluster.services.request.worst_step import prompt_lengths, run_worst_step
+from kvcluster.services.request.worst_step import MOST_S, prompt_lengths, run_worst_step
 from tests.request.world import World
 
 
@@ -44,3 +44,25 @@ def test_on_a_device_too_small_for_such_a_step_it_ends_all_the_same(worlds: Call
     settings = RequestSettings(max_num_batched_tokens=96, prefill_chunk_tokens=32)
     run_worst_step(world.model, world.tokenizer, world.device.open_port(), settings)
     assert world.device.audit().open_requests == 0
+
+
+class Ticking:
+    """A second passes at each look at it."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 1
+        return self.now_s
+
+
+def test_on_a_device_whose_memory_others_keep_it_ends_in_time_and_leaves_nothing(worlds: Callable[..., World]) -> None:
+    world, clock = worlds(granules=8), Ticking()
+    holder = world.device.open(world.model.geometry, max_tokens=64)
+    holder.commit(64, holder.grant(64))
+    settings = RequestSettings(max_num_batched_tokens=96, prefill_chunk_tokens=32)
+    run_worst_step(world.model, world.tokenizer, world.device.open_port(), settings, clock=clock)
+    assert clock.now_s >= MOST_S
+    assert world.device.audit().open_requests == 1
+    holder.close()

@@ -60,14 +60,14 @@ class World:
     def finish(self, services: Sequence[RequestService], turn: Callable[[], int] = lambda: 0) -> list[Results]:
         """Step until nobody has anything to do or to wait for; `turn` draws whose step the next one is."""
         results: list[Results] = [{} for _ in services]
-        for round_ in range(MOST_ROUNDS):
-            who = (round_ + turn()) % len(services)
+        busy, rounds = True, 0
+        while busy:
+            who = (rounds + turn()) % len(services)
             busy = services[who].step()
             results[who].update(services[who].finished())
-            if not busy and not any(service.step() for service in services) and not self._waits(services):
-                break
-        else:
-            raise AssertionError(f"still at work after {MOST_ROUNDS} rounds")
+            busy = busy or any(service.step() for service in services) or self._waits(services)
+            rounds += 1
+            assert rounds <= MOST_ROUNDS, f"still at work after {MOST_ROUNDS} rounds"
         for result, service in zip(results, services, strict=True):
             result.update(service.finished())
         return results

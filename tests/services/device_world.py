@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from kvcluster.budget.governor import Limits
 from kvcluster.budget.quotas import Quotas
 from kvcluster.driver.cuda import open_cuda_driver
-from kvcluster.errors import KvClusterError
+from kvcluster.errors import KvClusterError, NotShareable
 from kvcluster.ids import new_session
 from kvcluster.services.device import DeviceService, DeviceSettings
 from kvcluster.services.device_memory import MemorySettings
@@ -213,3 +213,11 @@ def refused(kind: type[KvClusterError], act: object) -> KvClusterError:
     except kind as refusal:
         return refusal
     raise AssertionError(f"no {kind.__name__}")
+
+
+def kind(act: object) -> str:
+    """Why sharing was refused: the kind of NotShareable that `act` raises."""
+    error = refused(NotShareable, act)
+    assert isinstance(error, NotShareable)
+    assert error.reason.strip()
+    return str(error.kind)

@@ -39,9 +39,14 @@ def driver() -> Bursting:
 
 
 @pytest.fixture
-def service(driver: Bursting) -> Iterator[DeviceService]:
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def service(driver: Bursting, clock: ManualClock) -> Iterator[DeviceService]:
     memory, tidied = MemorySettings(64 * GRANULE, GRANULE, 2 * GRANULE), Tidied(driver)
-    yield DeviceService(tidied, DeviceSettings("host", memory), clock=ManualClock())
+    yield DeviceService(tidied, DeviceSettings("host", memory), clock=clock)
     driver.burst = None
     tidied.clear()
 
@@ -87,6 +92,18 @@ def test_handles_whose_release_broke_off_are_on_the_pools_list_and_the_audit_sti
     with pytest.raises(RuntimeError):
         client.ask(release_op(1, 0, 10))
     assert service.audit().handles[HandleState.POOLED.value] == 8 * GRANULE
+
+
+def test_an_audit_of_a_broken_device_returns_no_grant(
+    driver: Bursting, service: DeviceService, client: WireClient, clock: ManualClock
+) -> None:
+    client.ask(grant_op(1, 7, 2))
+    driver.burst = RuntimeError()
+    with pytest.raises(RuntimeError):
+        client.ask(release_op(1, 0, 10))
+    before = service.statistics().accounts
+    clock.advance(60)
+    assert service.audit().accounts == before
 
 
 def test_a_refusal_breaks_nothing(service: DeviceService, client: WireClient) -> None:

@@ -14,7 +14,6 @@ from kvcluster.errors import (
     OutOfBudget,
     SessionEnded,
     StaleEpoch,
-    UnknownRequest,
 )
 from kvcluster.testing.invariants import picture
 from kvcluster.wire import messages as wire
@@ -27,16 +26,12 @@ from tests.services.world import (
     commit_op,
     give_back_op,
     grant_op,
+    grow_ops,
     key,
     open_op,
     refusal,
     release_op,
 )
-
-
-def grow_ops(number: int, grant: int, granules: int, windows: int = 0) -> tuple[wire.Operation, ...]:
-    """A grant of so many granules, and a commit of as many windows in each fragment, or of `windows`."""
-    return grant_op(number, grant, granules), commit_op(number, grant, windows or granules)
 
 
 def test_the_same_bytes_twice_get_the_same_reply_and_are_executed_once(world: World, client: WireClient) -> None:
@@ -250,59 +245,3 @@ def test_a_commit_whose_windows_do_not_fit_into_the_reply_is_undone_and_fits_a_f
     assert [result.fault is None for result in reply.results] == [True, False]
     assert refusal(client.ask(*grow_ops(2, 4, 4, windows=1))) is None
     assert world.granules("requests") == 9
-
-
-# --- tickets --------------------------------------------------------------------------------------------------------
-
-
-def test_a_ticket_is_redeemed_any_number_of_times_until_its_windows_are_released(
-    world: World, client: WireClient
-) -> None:
-    client.opened(1)
-    client.ask(*grow_ops(1, 1, 3))
-    first = world.service.handles(client.session, client.seq)
-    assert len(first) == 3
-    assert world.service.handles(client.session, client.seq) == first
-    ticket = client.seq
-    client.ask(release_op(1, 1, 1))
-    with pytest.raises(NotAllowed, match="no ticket"):
-        world.service.handles(client.session, ticket)
-
-
-def test_a_ticket_names_the_windows_of_a_whole_frame_in_its_order(world: World, client: WireClient) -> None:
-    client.opened(1)
-    client.opened(2)
-    client.ask(*grow_ops(1, 1, 1), *grow_ops(2, 2, 2))
-    both = world.service.handles(client.session, client.seq)
-    assert len(set(both)) == 3
-    client.ask(*grow_ops(1, 3, 2))
-    assert not set(world.service.handles(client.session, client.seq)) & set(both)
-
-
-def test_a_handle_that_changed_hands_voids_the_old_ticket_and_not_the_new_one(world: World, client: WireClient) -> None:
-    client.opened(1)
-    client.opened(2)
-    client.ask(*grow_ops(1, 1, 2))
-    old = client.seq
-    handles = world.service.handles(client.session, old)
-    client.ask(release_op(1, 0, 2), *grow_ops(2, 2, 2))
-    assert set(world.service.handles(client.session, client.seq)) == set(handles)
-    with pytest.raises(NotAllowed):
-        world.service.handles(client.session, old)
-
-
-def test_nobody_redeems_another_sessions_ticket(world: World, client: WireClient) -> None:
-    other = WireClient(world.service)
-    client.opened(1)
-    client.ask(*grow_ops(1, 1, 2))
-    with pytest.raises(NotAllowed):
-        world.service.handles(other.session, client.seq)
-    with pytest.raises(SessionEnded):
-        world.service.handles("nobody", client.seq)
-
-
-def test_a_frame_that_committed_nothing_has_no_ticket(world: World, client: WireClient) -> None:
-    client.opened(1)
-    with pytest.raises(NotAllowed):
-        world.service.handles(client.session, client.seq)
-    assert isinstance(refusal(client.ask(commit_op(7, 1, 1))), UnknownRequest)

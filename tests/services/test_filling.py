@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 
@@ -114,16 +115,18 @@ def test_a_filler_that_is_told_to_end_first_never_fills() -> None:
     filler.run()
 
 
-def test_the_filler_waits_for_no_capture_so_that_the_capturing_thread_may_ask_the_device(world: DeviceWorld) -> None:
+def test_the_filler_waits_for_a_capture_and_holds_up_nobody_meanwhile(world: DeviceWorld) -> None:
     request = world.client().open()
     with capture_gate.closed(Meanwhile.WAIT):
         filling = threading.Thread(target=world.service.fill)
         filling.start()
-        filling.join(timeout=30)
-        assert not filling.is_alive()
-        request.client.ask(request.grow_ops(16, 1)[0])
-    assert (creates(world), world.granules("granted")) == (0, 1)
-    assert world.service.fill()
+        while capture_gate.waiting == 0:
+            os.sched_yield()
+        assert creates(world) == 0  # which takes the device's lock
+    filling.join(timeout=30)
+    assert not filling.is_alive()
+    assert creates(world) > 0
+    request.grow(16, 1)
 
 
 # --- capacity -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kvcluster
-from kvcluster.errors import DriverError, NeverFits, NotAllowed, OutOfBudget, Quarantined, SessionEnded
+from kvcluster.errors import DriverError, NeverFits, NotAllowed, NotShareable, OutOfBudget, Quarantined, SessionEnded
 from kvcluster.services.asks import MOST_ASKS, End, Grow, Shed
 from kvcluster.services.local import LocalDevice, open_device
 from kvcluster.services.sequence import MemoryState
@@ -186,3 +186,24 @@ def test_the_default_granule_is_64_kib() -> None:
     with open_device(memory="1MiB") as device:
         assert isinstance(device, LocalDevice)
         assert device.port.welcome.granule_bytes == 64 * KIB
+
+
+def test_views_are_printed_without_reading_memory_that_is_not_mapped(world: World) -> None:
+    memory = world.grown(10)
+    assert "KvViews(tokens=" in repr(memory.views(torch.float32))
+    memory.close()
+    assert "KvViews(tokens=0" in repr(memory.views(torch.float32))
+
+
+def test_a_prefix_of_another_device_of_the_same_name_is_told_apart() -> None:
+    with open_device(memory="1MiB", granule="4KiB") as one, open_device(memory="1MiB", granule="4KiB") as two:
+        for device in (one, two):
+            memory = device.open(GEOMETRY, max_tokens=256)
+            memory.commit(200, memory.grant(200))
+        [here], [there] = one.port.memories(), two.port.memories()
+        prefix, other = here.publish(200), there.publish(200)
+        assert (prefix.device, prefix.number) == (other.device, other.number)
+        joiner = two.open(GEOMETRY, max_tokens=256)
+        with pytest.raises(NotShareable):
+            joiner.join(prefix, 200)
+        assert joiner.join(other, 200) > 0

@@ -92,6 +92,17 @@ def test_join_and_growth_share_a_frame_and_a_redemption(world: World) -> None:
     assert (port.traffic.control_messages, port.traffic.redemptions) == (messages + 2, redemptions + 1)
 
 
+@pytest.mark.parametrize("grow_to", [-1, 0, 257, 2**64])
+def test_a_join_that_grows_to_what_cannot_be_is_misuse_and_sends_nothing(world: World, grow_to: int) -> None:
+    _, prefix = published(world)
+    joiner = world.open()
+    before = picture(world.device)
+    with pytest.raises(ValueError, match="has room for 1 to 256"):
+        world.device.port.submit([Join(joiner, prefix, M, grow_to)])
+    assert picture(world.device) == before
+    joiner.join(prefix, M)
+
+
 def test_many_join_and_grow_in_one_frame(world: World) -> None:
     owner, prefix = published(world)
     content = digest(owner, sealed_pieces(owner))

@@ -267,3 +267,18 @@ def test_every_group_of_a_snapshot_is_one_that_keeps_nothing_else(world: World) 
     shape = owner.holdings.shape
     sealed = [group.keeps for group, count in zip(shape.groups, owner.sealed, strict=True) if count]
     assert sealed == [Keeps.EVERY, Keeps.SNAPSHOT]
+
+
+@pytest.mark.parametrize("written", [-1, 89, 10**9])
+def test_tokens_that_cannot_have_been_written_are_misuse_and_nothing_is_sent(world: World, written: int) -> None:
+    owner, plain = opened(world), world.grown(90)
+    compute(owner, 0, M)
+    frames = world.device.statistics().frames
+    with pytest.raises(ValueError, match=f"cannot have {written} tokens written: {M} are to be published"):
+        owner.publish(M, written=written)
+    with pytest.raises(ValueError, match="90 are to be published and 96 are committed"):
+        plain.publish(90, written=written)
+    with pytest.raises(ValueError, match=f"{written} tokens written"):
+        world.device.port.submit([TakeSnapshot(owner, M, written)])
+    assert world.device.statistics().frames == frames
+    assert plain.publish(90, written=96).tokens == 90

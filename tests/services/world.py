@@ -213,3 +213,8 @@ def pieces(memory: SequenceMemory) -> list[tuple[int, int]]:
         for fragment in range(range_map.shape.groups[group].fragments)
         if count
     ]
+
+
+def grow_ops(number: int, grant: int, granules: int, windows: int = 0) -> tuple[wire.Operation, ...]:
+    """A grant of so many granules, and a commit of as many windows in each fragment, or of `windows`."""
+    return grant_op(number, grant, granules), commit_op(number, grant, windows or granules)

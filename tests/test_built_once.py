@@ -8,7 +8,7 @@ from threading import Event, Thread
 
 import pytest
 
-from kvcluster.engine.built_once import built_once
+from kvcluster.built_once import built_once
 
 
 def build_and_tell(folder: Path) -> None:

@@ -1,0 +1,301 @@
+"""What a device that shares must look like, in plain dictionaries: who has which windows, who waits, what goes when.
+
+The model knows for each request which windows are its own and which prefixes it uses, and for each prefix who uses it,
+who may still have it mapped and what builds on it. Refusals are computed too: their figures are the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypothesis.stateful import RuleBasedStateMachine, invariant
+
+from kvcluster.budget.quotas import Quotas
+from kvcluster.errors import NeverFits, NotAllowed, OutOfBudget
+from kvcluster.geometry.windows import Window, windows_of
+from kvcluster.ids import WindowRun
+from kvcluster.wire import messages as wire
+from tests.services.device_world import GRANULE, Client, Device, DeviceWorld
+from tests.services.sharing.parts import (
+    CAPACITY,
+    QUOTA,
+    TENANTS,
+    Mine,
+    Prefix,
+    all_windows,
+    chain_of,
+    straddles,
+)
+
+
+class Expected(RuleBasedStateMachine):
+    """A world, what is to be seen in it, and what always holds. Who acts is in `test_sharing_model`."""
+
+    gpu = ""
+    bulk = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        quotas = Quotas({"acme": QUOTA * GRANULE})
+        self.world = DeviceWorld(Device(CAPACITY, 3, self.bulk, quotas), self.gpu)
+        self.clients: list[Client] = []
+        self.requests: list[Mine] = []
+        self.prefixes: dict[int, Prefix] = {}
+        self.idle_order: list[Prefix] = []
+        self.quarantine: dict[Client, int] = {}  # granules that wait for its process's end
+        self.capacity = CAPACITY
+        self.waiting: dict[Mine, int] = {}  # granules that it was refused, while it has none
+        self.arrived = 0
+
+    def released(self, mine: Mine, gone: set[Window], outcome: str) -> None:
+        mine.own -= gone
+        if outcome == "quarantined":
+            mine.is_broken = True
+            self.quarantine[mine.client] = self.quarantine.get(mine.client, 0) + len(gone)
+        if mine.writing and all_windows(mine.shape, mine.writing.base, mine.writing.windows) - mine.own:
+            self.unplan(mine)
+
+    def committed(self, mine: Mine, runs: tuple[wire.Run, ...], missing: set[Window]) -> None:
+        """The newest handles of the last ticket back these runs, in order."""
+        new = list(windows_of(WindowRun(r.group, r.fragment, r.start, r.count) for r in runs))
+        assert set(new) == missing
+        mine.own |= missing
+        handles = self.world.service.handles(mine.client.session, mine.client.seq) if missing else ()
+        for handle in reversed(handles):
+            if new:
+                piece = frozenset(new.pop() for _ in range(handle.size_bytes // GRANULE))
+                mine.piece_of |= dict.fromkeys(piece, piece)
+        assert not new
+
+    def unplan(self, mine: Mine) -> None:
+        if mine.writing:
+            del self.prefixes[mine.writing.number]
+            mine.writing = None
+
+    def joined(self, mine: Mine, prefix: Prefix, amount: int, joined: wire.Joined) -> None:
+        assert not mine.own
+        assert not mine.uses
+        assert prefix.tenant == mine.client.tenant
+        assert prefix.shape == mine.shape
+        assert prefix.owner is None
+        inside = prefix.whole(mine.shape.shared_windows(amount))
+        assert joined.tokens == mine.shape.reusable_tokens(inside, min(amount, prefix.tokens)) < amount
+        assert joined.tokens > 0
+        runs = {WindowRun(r.group, r.fragment, r.start, r.count) for r in joined.runs}
+        assert runs == set(mine.shape.runs((0,) * len(inside), inside))
+        prefix.users.add(mine)
+        mine.uses.append((prefix, inside))
+        self.waiting.pop(mine, None)
+
+    def refused(
+        self,
+        mine: Mine,
+        need: int,
+        refusal: OutOfBudget | NeverFits,
+        *,
+        joining: Prefix | None = None,
+        amount: int = 0,
+    ) -> None:
+        """Nothing was evicted, and the figures of the refusal are the model's."""
+        assert not self.gone()
+        tenant, used = mine.client.tenant, list(chain_of(joining))
+        quota = QUOTA if tenant else self.capacity
+        if isinstance(refusal, NeverFits):
+            shared = mine.uses[-1][1] if mine.uses else ()
+            if joining:
+                shared = joining.whole(mine.shape.shared_windows(amount))
+            has = len(mine.own) + (mine.shape.window_count(shared) if shared else 0)
+            assert has + need > min(self.capacity, quota)
+            return
+        spare = [prefix for prefix in self.idle_order if prefix not in used]
+        idle = {name: sum(prefix.granules for prefix in spare if prefix.tenant == name) for name in TENANTS}
+        claims = self.claims(mine)
+        on_device = sum(min(claim, QUOTA - self.used("acme")) if name else claim for name, claim in claims.items())
+        free = self.free + sum(idle.values()) - on_device
+        if tenant:
+            free = min(free, QUOTA - self.used(tenant) + idle[tenant] - claims[tenant])
+        assert refusal.free == max(0, free) * GRANULE < refusal.need == need * GRANULE
+        arrivals = [other.request.arrival for other in self.requests if self.is_within_reach(other)]
+        assert refusal.oldest_arrival == min(arrivals, default=None)
+        if not mine.is_running:
+            self.waiting[mine] = need
+
+    def claims(self, mine: Mine) -> dict[str, int]:
+        """What must stay free beside a grant to it: of the whole device, and of its tenant."""
+        claims = dict.fromkeys(TENANTS, 0)
+        for other in self.requests if not mine.is_running else ():
+            if other.is_running:
+                claims[other.client.tenant] += other.growth
+            elif other.request.arrival < mine.request.arrival and self.is_within_reach(other):
+                claims[other.client.tenant] += self.waiting.get(other, 0)
+        return claims
+
+    def is_within_reach(self, mine: Mine) -> bool:
+        lost = {name: sum(n for c, n in self.quarantine.items() if c.tenant == name) for name in TENANTS}
+        most = self.capacity - sum(lost.values())
+        return self.waiting.get(mine, 0) <= (min(most, QUOTA - lost["acme"]) if mine.client.tenant else most)
+
+    def used(self, tenant: str) -> int:
+        return self.world.service.statistics().tenants.get(tenant, 0) // GRANULE
+
+    @property
+    def free(self) -> int:
+        return self.world.service.statistics().free_bytes // GRANULE
+
+    def has_failed(self, call: str) -> bool:
+        """Whether such a call has failed since the driver was told to."""
+        return any(made.name == call and made.failed for made in self.world.driver.since_plan())
+
+    def cannot_leave(self, mine: Mine, prefix: Prefix) -> None:
+        try:
+            mine.request.leave(prefix.number)
+        except NotAllowed:
+            return
+        raise AssertionError("left a prefix beneath another one")
+
+    def closed(self, mine: Mine, retain: int, left: list[tuple[Prefix, tuple[int, ...]]], number: int | None) -> None:
+        self.unplan(mine)
+        limit = mine.shape.shared_windows(retain)
+        kept = [use for use in left if retain and all(map(int.__le__, use[1], limit))]
+        for prefix, _ in mine.uses:
+            prefix.users.discard(mine)
+            prefix.is_kept |= prefix in [p for p, _ in kept]
+            if prefix not in [p for p, _ in left]:
+                prefix.ghosts.add(mine.client)
+        own = {window for window in mine.own if retain and max(mine.piece_of[window]).number < limit[window.group]}
+        self.retained(mine, retain, own, kept, number)
+        if mine.own - own:
+            self.quarantine[mine.client] = self.quarantine.get(mine.client, 0) + len(mine.own - own)
+        self.requests.remove(mine)
+        self.waiting.pop(mine, None)
+
+    def retained(
+        self,
+        mine: Mine,
+        retain: int,
+        own: set[Window],
+        kept: list[tuple[Prefix, tuple[int, ...]]],
+        number: int | None,
+    ) -> None:
+        parent, base = kept[0] if kept else (None, (0,) * len(mine.shape.groups))
+        windows = tuple(self.reach(mine, own, g, start) for g, start in enumerate(base))
+        is_of_use = mine.shape.reusable_tokens(windows, retain) > 0 if retain else False
+        expected = retain > 0 and not mine.shape.has_rings and windows != base and is_of_use
+        if not expected:
+            assert number == (parent.number if parent else None)
+        else:
+            assert number
+            assert number not in self.prefixes
+            prefix = Prefix(number, mine.client.tenant, mine.shape, retain, windows, base, parent, is_kept=True)
+            prefix.pieces = {mine.piece_of[window] for window in all_windows(mine.shape, base, windows)}
+            self.prefixes[number] = prefix
+
+    def reach(self, mine: Mine, own: set[Window], group: int, start: int) -> int:
+        stop, pieces = start, {mine.piece_of[window] for window in own}
+        while all(Window(group, fragment, stop) in own for fragment in range(mine.shape.groups[group].fragments)):
+            stop += 1
+        return next(count for count in range(stop, start - 1, -1) if not straddles(pieces, group, count))
+
+    def died(self, client: Client) -> None:
+        self.quarantine.pop(client, None)
+        for prefix in self.prefixes.values():
+            prefix.ghosts.discard(client)
+
+    def evicted_for(self, tenant: str, *, spared: Prefix | None = None) -> None:
+        """What is gone by now was evicted: idle, the longest idle of a tenant first, and this tenant's own first."""
+        self.settle()
+        gone, used = self.gone(), list(chain_of(spared))
+        assert not set(gone) & set(used)
+        others = {prefix.tenant for prefix in gone} - {tenant}
+        for prefix in self.in_turn(gone):
+            self.goes(prefix, [p for p in self.idle_order if p.tenant == prefix.tenant and not self.children(p)])
+        self.settle()
+        assert not others or {p for p in self.idle_order if p.tenant == tenant} <= set(used)
+
+    def gone(self) -> list[Prefix]:
+        """Those idle ones that the device has no longer, as they stand in line."""
+        there = set(self.world.service.statistics().prefixes)
+        return [prefix for prefix in self.idle_order if prefix.number not in there]
+
+    def goes(self, prefix: Prefix, line: list[Prefix]) -> None:
+        assert line[0] is prefix or not prefix.is_kept
+        self.idle_order.remove(prefix)
+        del self.prefixes[prefix.number]
+
+    def in_turn(self, gone: list[Prefix]) -> Iterator[Prefix]:
+        while gone:
+            leaf = next(prefix for prefix in gone if not self.children(prefix))
+            gone.remove(leaf)
+            yield leaf
+
+    def children(self, prefix: Prefix) -> list[Prefix]:
+        return [child for child in self.prefixes.values() if child.parent is prefix]
+
+    def is_idle(self, prefix: Prefix) -> bool:
+        used = prefix.owner or prefix.users or prefix.ghosts
+        return not used and all(map(self.is_idle, self.children(prefix)))
+
+    def settle(self) -> None:
+        """What nobody uses and nobody wants is gone; what has become idle stands behind what was idle before."""
+        while drained := [p for p in self.prefixes.values() if self.is_drained(p)]:
+            for prefix in drained:
+                del self.prefixes[prefix.number]
+        self.idle_order = [p for p in self.idle_order if p.number in self.prefixes and self.is_idle(p)]
+        late = [p for p in self.prefixes.values() if self.is_idle(p) and p not in self.idle_order]
+        self.idle_order += sorted(late, key=lambda p: p.number, reverse=True)
+
+    def is_drained(self, prefix: Prefix) -> bool:
+        return self.is_idle(prefix) and not prefix.is_kept and not self.children(prefix)
+
+    # --- what always holds ----------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_accounts_are_the_models(self) -> None:
+        self.settle()
+        seen = self.world.seen()
+        counted = {name: size // GRANULE for name, size in seen.accounts.items() if not name.startswith("granted")}
+        granted = sum(size for name, size in seen.accounts.items() if name.startswith("granted")) // GRANULE
+        expected: dict[str, int] = {}
+        for mine in self.requests:
+            key = f"request/{mine.client.session}/{mine.request.key.number}.0"
+            expected[self.named(key, mine.client.tenant)] = len(mine.own)
+        for prefix in self.prefixes.values():
+            kind = "retained" if self.is_idle(prefix) else "prefix"
+            expected[self.named(f"{kind}/{prefix.number}", prefix.tenant)] = prefix.granules
+        for client, granules in self.quarantine.items():
+            name = self.named("quarantine", client.tenant)
+            expected[name] = expected.get(name, 0) + granules
+        expected["free"] = self.capacity - granted - sum(expected.values())
+        assert counted == {name: granules for name, granules in expected.items() if granules}
+
+    @invariant()
+    def each_prefix_is_used_by_whom_the_model_says(self) -> None:
+        seen = self.world.service.statistics().prefixes
+        assert {number: (prefix.users, prefix.ghosts) for number, prefix in seen.items()} == {
+            number: (len(prefix.users), len({ghost.session for ghost in prefix.ghosts}))
+            for number, prefix in self.prefixes.items()
+        }
+
+    @invariant()
+    def those_run_that_hold_or_share_something(self) -> None:
+        running = [mine for mine in self.requests if mine.is_running]
+        assert self.world.service.statistics().running_requests == len(running)
+
+    @invariant()
+    def no_quota_is_passed(self) -> None:
+        assert self.world.service.statistics().tenants.get("acme", 0) <= QUOTA * GRANULE
+
+    def named(self, name: str, tenant: str) -> str:
+        return f"{name}@{tenant}" if tenant else name
+
+    def teardown(self) -> None:
+        self.world.healed()
+        for client in [*self.clients, *self.quarantine]:
+            self.world.service.gone(client.session)
+        for prefix in list(self.prefixes.values()):
+            for ghost in list(prefix.ghosts):
+                self.world.service.gone(ghost.session)
+        self.world.service.close()
+        assert dict(self.world.seen().accounts) == {"free": self.capacity * GRANULE}
+        assert not self.world.seen().prefixes
+        self.world.clear()
