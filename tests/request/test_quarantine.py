@@ -40,14 +40,15 @@ def request(prompt_tokens: int, max_tokens: int) -> CompletionRequest:
 def quarantine(world: World, granules: int) -> str:
     """Another process takes so many granules and ends its request without giving them back; its session's name."""
     session, tokens = new_session(), granules * GRANULE_BYTES // STRIDE_BYTES
-    world.device.service.hello(Hello(session=session), pid=1)
+    welcome = world.device.service.hello(Hello(session=session), pid=1)
     ops = (
         Open(request=KEY, groups=(Group(fragments=1, stride_bytes=STRIDE_BYTES),), max_tokens=tokens),
         Grant(request=KEY, grant=1, size_bytes=granules * GRANULE_BYTES),
         Commit(request=KEY, grant=1, tokens=tokens),
     )
     for seq, frame_ops in enumerate((ops, (Close(request=KEY),)), start=1):
-        world.device.service.frame(encode(Frame(session=session, seq=seq, ack=0, epoch=1, ops=frame_ops)))
+        frame = Frame(session=session, seq=seq, ack=0, epoch=welcome.epoch, ops=frame_ops)
+        world.device.service.frame(encode(frame))
     assert world.device.audit().accounts["quarantine"] == granules * GRANULE_BYTES
     return session
 

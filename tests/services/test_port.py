@@ -76,7 +76,7 @@ class Line:
         key = wire.RequestKey(number=self.memory.request.number)
         run = wire.Run(group=0, fragment=0, start=0, count=2)
         release = wire.Release(request=key, runs=(run,), outcome="clean")
-        frame = wire.Frame(session=self.port.session, seq=10**6, ack=0, epoch=1, ops=(release,))
+        frame = wire.Frame(session=self.port.session, seq=10**6, ack=0, epoch=self.port.welcome.epoch, ops=(release,))
         self.world.service.frame(encode(frame))
         self.refuse_to_redeem()
 
