@@ -34,7 +34,7 @@ class ReservationState(State):
 _OPEN = frozenset({ReservationState.RESERVED, ReservationState.COMMITTED, ReservationState.SHARED})
 _ENDS = frozenset({ReservationState.QUARANTINED, ReservationState.CLOSED})
 RESERVATION_MOVES: dict[ReservationState, frozenset[ReservationState]] = {
-    **{state: (_OPEN - {state}) | _ENDS for state in _OPEN},
+    **{state: (_OPEN - {state}) | _ENDS for state in ReservationState if state in _OPEN},
     ReservationState.QUARANTINED: frozenset({ReservationState.CLOSED}),
     ReservationState.CLOSED: frozenset(),
 }
