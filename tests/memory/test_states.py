@@ -28,7 +28,9 @@ TABLES: list[dict[Enum, frozenset[Enum]]] = [
 PAIRS = [(state, to, table) for table in TABLES for state in table for to in table]
 
 
-@pytest.mark.parametrize(("state", "to", "table"), PAIRS, ids=lambda value: str(value) if isinstance(value, Enum) else "")
+@pytest.mark.parametrize(
+    ("state", "to", "table"), PAIRS, ids=lambda value: str(value) if isinstance(value, Enum) else ""
+)
 def test_a_state_follows_another_only_where_the_table_says_so(
     state: Enum, to: Enum, table: dict[Enum, frozenset[Enum]]
 ) -> None:
