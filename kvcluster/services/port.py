@@ -107,8 +107,9 @@ class DevicePort:
             DeviceUnreachable: the way is closed; the session is of no more use.
         """
         check(asks)
-        asked = [self._asked(ask) for ask in asks]  # whatever can be refused here is refused before any unmapping
-        given = [self._given_back(ask) for ask in asks]
+        refusals = [self._refusal(ask) for ask in asks]  # whatever can be refused here is, before any unmapping
+        asked = [() if r else encoding.operations_of(ask, self._grants) for ask, r in zip(asks, refusals, strict=True)]
+        given = [((), r) if r else self._given_back(ask) for ask, r in zip(asks, refusals, strict=True)]
         ops = [op for ask_ops, (back_ops, _) in zip(asked, given, strict=True) for op in (*ask_ops, *back_ops)]
         sent = self._letters.send(ops, self.transport) if ops else None
         for ask in asks:
@@ -208,10 +209,6 @@ class DevicePort:
 
     # --- what an ask says to the device, and what is done here first ----------------------------------------------
 
-    def _asked(self, ask: Ask) -> Operations:
-        """What the device is asked for; nothing in this process changes."""
-        return () if self._refusal(ask) else encoding.operations_of(ask, self._grants)
-
     def _refusal(self, ask: Ask) -> KvClusterError | None:
         """Why the device is not even asked."""
         here = (self.welcome.device, self.welcome.epoch)
@@ -225,8 +222,6 @@ class DevicePort:
 
     def _given_back(self, ask: Ask) -> tuple[Operations, KvClusterError | None]:
         """What is done here first: what the device is told of it, and what this process could not do."""
-        if refusal := self._refusal(ask):
-            return (), refusal
         match ask:
             case Shed(memory, after):
                 return self._emptied(memory, memory.holdings.shed(after=after))

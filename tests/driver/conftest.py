@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,3 +15,10 @@ def stand_in() -> Iterator[StandIn]:
     """A libcuda with two devices and nothing on them; nothing may be left on them."""
     with fresh_stand_in() as stand_in:
         yield stand_in
+
+
+@pytest.fixture
+def others() -> Iterator[ThreadPoolExecutor]:
+    """Four other threads."""
+    with ThreadPoolExecutor(4) as others:
+        yield others

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from cuda.bindings import driver as cu
 
 from kvcluster.driver.cuda import open_cuda_driver
 from kvcluster.driver.protocol import Driver
@@ -16,8 +17,6 @@ from kvcluster.testing.driver_contract import Bench
 from kvcluster.testing.driver_contract.refusals import VERBS, RefusalContract, Scene
 from kvcluster.testing.stand_in_cuda import StandIn
 from kvcluster.transaction import Progress
-
-cu = pytest.importorskip("cuda.bindings.driver")
 
 FUNCTIONS = [
     ("reserve", "cuMemAddressReserve"),

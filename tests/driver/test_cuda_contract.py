@@ -11,8 +11,6 @@ from kvcluster.driver.protocol import Driver
 from kvcluster.testing.driver_contract import ChildDriver, DriverContract
 from kvcluster.testing.stand_in_cuda import StandIn, environment
 
-pytest.importorskip("cuda.bindings")
-
 
 @pytest.fixture(params=["64K", "2M"])
 def open_driver(request: pytest.FixtureRequest, stand_in: StandIn) -> Callable[[], Driver]:

@@ -12,8 +12,6 @@ from kvcluster.errors import DeviceMissing, DriverError
 from kvcluster.testing.driver_contract import Bench, forked
 from kvcluster.testing.stand_in_cuda import UUIDS, StandIn
 
-pytest.importorskip("cuda.bindings")
-
 
 class TestDevices:
     def test_devices_have_the_names_that_cuda_gives_them(self, stand_in: StandIn) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from cuda.bindings import driver as cu
 
 from kvcluster.driver.cuda import open_cuda_driver
 from kvcluster.driver.gate import Meanwhile, capture_gate
 from kvcluster.driver.protocol import Driver
 from kvcluster.errors import DriverError
 from kvcluster.testing.stand_in_cuda import StandIn
-
-cu = pytest.importorskip("cuda.bindings.driver")
 
 
 class TestFences:
@@ -43,18 +43,27 @@ class TestFences:
         assert everywhere.done()
         cu.cuStreamDestroy(stream)
 
-    @pytest.mark.parametrize("wait", [lambda driver: driver.fence().wait(), lambda driver: driver.synchronize()])
+    @pytest.mark.parametrize(
+        ("wait", "asked", "times"),
+        [
+            (lambda driver: driver.fence().wait(), "cuEventQuery", 3),
+            (lambda driver: driver.synchronize(), "cuCtxSynchronize", 1),
+        ],
+    )
     def test_waiting_ends_with_the_work(
-        self, stand_in: StandIn, driver: Driver, wait: Callable[[Driver], None]
+        self, stand_in: StandIn, driver: Driver, wait: Callable[[Driver], None], asked: str, times: int
     ) -> None:
-        ended = threading.Event()
+        log: list[str] = []
+        before = stand_in.calls(asked)
         work = stand_in.begin_work()
-        thread = threading.Thread(target=lambda: (wait(driver), ended.set()))
+        thread = threading.Thread(target=lambda: (wait(driver), log.append("waited")))
         thread.start()
-        assert not ended.wait(0.05)
+        while stand_in.calls(asked) < before + times and thread.is_alive():
+            os.sched_yield()
+        log.append("worked")
         stand_in.end_work(work)
-        assert ended.wait(10)
         thread.join()
+        assert log == ["worked", "waited"]
 
     def test_other_calls_go_on_while_a_fence_is_waited_for(self, stand_in: StandIn, driver: Driver) -> None:
         work = stand_in.begin_work()

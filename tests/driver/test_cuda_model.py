@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
 from hypothesis import settings
 
 from kvcluster.driver.cuda import open_cuda_driver
@@ -13,7 +12,6 @@ from kvcluster.driver.protocol import Driver
 from kvcluster.testing.stand_in_cuda import fresh_stand_in
 from tests.driver.driver_model import CAPACITY, DriverModel
 
-pytest.importorskip("cuda.bindings")
 GRANULE = 4 << 10
 
 

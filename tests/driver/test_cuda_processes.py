@@ -17,7 +17,6 @@ from kvcluster.testing.stand_in_cuda import UUIDS, environment
 from kvcluster.units import KIB, MIB
 
 ROOT = Path(__file__).parents[2]
-pytest.importorskip("cuda.bindings")
 
 
 def _command(*words: object) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,10 +16,8 @@ from kvcluster.driver.strict import Asked, Entrance
 from kvcluster.errors import DriverError, KvClusterError
 from kvcluster.testing.driver_contract import forked
 from kvcluster.transaction import Progress
-from kvcluster.units import KIB, MIB
-
-GRANULE = 64 * KIB
-BOTH = pytest.mark.parametrize("meanwhile", list(Meanwhile))
+from kvcluster.units import MIB
+from tests.driver.gates import BOTH, GRANULE, refusal_of, reserve_and_free, until
 
 
 @pytest.fixture
@@ -30,35 +27,14 @@ def driver() -> Iterator[HostDriver]:
     driver.close()
 
 
-@pytest.fixture
-def others() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as others:
-        yield others
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        os.sched_yield()
-
-
-def _reserve_and_free(driver: HostDriver) -> None:
-    driver.free_address(driver.reserve(GRANULE), GRANULE)
-
-
-def _refusal(act: Callable[[], object]) -> DriverError:
-    with pytest.raises(DriverError) as caught:
-        act()
-    return caught.value
-
-
 @BOTH
 def test_a_call_of_the_capturing_thread_is_refused_and_makes_none(driver: HostDriver, meanwhile: Meanwhile) -> None:
     with capture_gate.closed(meanwhile):
-        refusal = _refusal(lambda: driver.reserve(GRANULE))
+        refusal = refusal_of(lambda: driver.reserve(GRANULE))
     assert (refusal.call, refusal.code, refusal.name, refusal.size_bytes) == ("reserve", errno.EBUSY, "EBUSY", GRANULE)
     assert "this thread is capturing" in str(refusal.__cause__)
     assert driver.calls() == {}
-    _reserve_and_free(driver)
+    reserve_and_free(driver)
 
 
 @BOTH
@@ -84,7 +60,7 @@ def test_every_verb_of_the_capturing_thread_is_refused_and_changes_nothing(
         driver.memory_info,
     )
     with capture_gate.closed(meanwhile):
-        assert {_refusal(verb).code for verb in verbs} == {errno.EBUSY}
+        assert {refusal_of(verb).code for verb in verbs} == {errno.EBUSY}
     assert driver.calls() == before
     driver.unmap(address, GRANULE)
     driver.release(handle)
@@ -97,8 +73,8 @@ def test_a_call_of_another_thread_waits_until_the_capture_has_ended(
 ) -> None:
     log: list[str] = []
     with capture_gate.closed(Meanwhile.WAIT):
-        waiting = others.submit(lambda: (_reserve_and_free(driver), log.append("called")))
-        _until(lambda: capture_gate.waiting == 1)
+        waiting = others.submit(lambda: (reserve_and_free(driver), log.append("called")))
+        until(lambda: capture_gate.waiting == 1)
         log.append("captured")
         assert driver.calls() == {}
     waiting.result()
@@ -110,19 +86,19 @@ def test_a_call_of_another_thread_is_refused_where_none_may_wait(
     driver: HostDriver, others: ThreadPoolExecutor
 ) -> None:
     with capture_gate.closed(Meanwhile.REFUSE):
-        refusal = _refusal(others.submit(driver.reserve, GRANULE).result)
+        refusal = refusal_of(others.submit(driver.reserve, GRANULE).result)
     assert (refusal.code, driver.calls()) == (errno.EBUSY, {})
     assert "another thread is capturing" in str(refusal.__cause__)
-    others.submit(_reserve_and_free, driver).result()
+    others.submit(reserve_and_free, driver).result()
 
 
 def test_captures_nest_and_the_last_to_end_opens_the_gate(driver: HostDriver, others: ThreadPoolExecutor) -> None:
     with capture_gate.closed(Meanwhile.REFUSE):
         with capture_gate.closed(Meanwhile.REFUSE):
             pass
-        assert _refusal(others.submit(driver.reserve, GRANULE).result).code == errno.EBUSY
-        assert _refusal(lambda: driver.reserve(GRANULE)).code == errno.EBUSY
-    _reserve_and_free(driver)
+        assert refusal_of(others.submit(driver.reserve, GRANULE).result).code == errno.EBUSY
+        assert refusal_of(lambda: driver.reserve(GRANULE)).code == errno.EBUSY
+    reserve_and_free(driver)
 
 
 def test_captures_of_two_threads_overlap(driver: HostDriver, others: ThreadPoolExecutor) -> None:
@@ -136,8 +112,8 @@ def test_captures_of_two_threads_overlap(driver: HostDriver, others: ThreadPoolE
     with capture_gate.closed(Meanwhile.WAIT):
         capturing = others.submit(capture)
         begun.wait()
-    waiting = others.submit(_reserve_and_free, driver)
-    _until(lambda: capture_gate.waiting == 1)
+    waiting = others.submit(reserve_and_free, driver)
+    until(lambda: capture_gate.waiting == 1)
     assert driver.calls() == {}
     end.set()
     capturing.result()
@@ -149,15 +125,15 @@ def test_a_capture_that_refuses_refuses_those_that_wait_for_another(
 ) -> None:
     with capture_gate.closed(Meanwhile.WAIT):
         waiting = others.submit(driver.reserve, GRANULE)
-        _until(lambda: capture_gate.waiting == 1)
+        until(lambda: capture_gate.waiting == 1)
         with capture_gate.closed(Meanwhile.REFUSE):
-            assert _refusal(waiting.result).code == errno.EBUSY
+            assert refusal_of(waiting.result).code == errno.EBUSY
 
 
 def test_a_capture_that_fails_opens_the_gate(driver: HostDriver) -> None:
     with pytest.raises(ZeroDivisionError), capture_gate.closed(Meanwhile.WAIT):
         _ = 1 // 0
-    _reserve_and_free(driver)
+    reserve_and_free(driver)
 
 
 @BOTH
@@ -172,7 +148,7 @@ def test_what_is_no_memory_call_passes(driver: HostDriver, meanwhile: Meanwhile)
 def test_a_driver_that_is_opened_meanwhile_is_closed_too(meanwhile: Meanwhile) -> None:
     with capture_gate.closed(meanwhile):
         late = open_host_driver(capacity_bytes=MIB)
-        assert _refusal(lambda: late.create(GRANULE)).code == errno.EBUSY
+        assert refusal_of(lambda: late.create(GRANULE)).code == errno.EBUSY
     late.release(late.create(GRANULE))
     late.close()
 
@@ -181,21 +157,21 @@ def test_a_closed_driver_stays_closed_when_the_gate_opens() -> None:
     driver = open_host_driver(capacity_bytes=MIB)
     with capture_gate.closed(Meanwhile.REFUSE):
         driver.close()
-    assert _refusal(lambda: driver.create(GRANULE)).code == errno.EINVAL
+    assert refusal_of(lambda: driver.create(GRANULE)).code == errno.EINVAL
 
 
 def test_a_driver_that_is_closed_meanwhile_refuses_those_that_waited(others: ThreadPoolExecutor) -> None:
     driver = open_host_driver(capacity_bytes=MIB)
     with capture_gate.closed(Meanwhile.WAIT):
         waiting = others.submit(driver.create, GRANULE)
-        _until(lambda: capture_gate.waiting == 1)
+        until(lambda: capture_gate.waiting == 1)
         driver.close()
-    assert _refusal(waiting.result).code == errno.EINVAL
+    assert refusal_of(waiting.result).code == errno.EINVAL
 
 
 def test_a_forked_child_of_the_capturing_thread_uses_a_driver_of_its_own() -> None:
     def act() -> None:
-        _reserve_and_free(open_host_driver(capacity_bytes=MIB))
+        reserve_and_free(open_host_driver(capacity_bytes=MIB))
 
     with capture_gate.closed(Meanwhile.WAIT):
         assert forked(act) == 0
@@ -222,7 +198,7 @@ def test_a_capture_begins_once_the_calls_under_way_have_ended(others: ThreadPool
     calling = others.submit(call)
     begun.wait()
     capturing = others.submit(capture)
-    _until(lambda: not entrance.is_open)  # it has shut the door, and waits for the call
+    until(lambda: not entrance.is_open)  # it has shut the door, and waits for the call
     end.set()
     calling.result()
     capturing.result()
@@ -235,17 +211,17 @@ def test_no_call_of_any_driver_runs_during_any_of_many_captures(others: ThreadPo
 
     def churn(driver: HostDriver) -> None:
         while not stop.is_set():
-            _reserve_and_free(driver)
+            reserve_and_free(driver)
 
     with ExitStack() as ending:
         churning: list[Future[None]] = [others.submit(churn, driver) for driver in drivers * 2]
         ending.callback(stop.set)
         for _ in range(50):
             before = [dict(driver.calls()) for driver in drivers]
-            _until(lambda before=before: [dict(driver.calls()) for driver in drivers] != before)  # type: ignore[misc]
+            until(lambda before=before: [dict(driver.calls()) for driver in drivers] != before)  # type: ignore[misc]
             with capture_gate.closed(Meanwhile.WAIT):
                 during = [dict(driver.calls()) for driver in drivers]
-                _until(lambda: capture_gate.waiting == len(churning))
+                until(lambda: capture_gate.waiting == len(churning))
                 assert [dict(driver.calls()) for driver in drivers] == during
     for future in churning:
         future.result()

@@ -9,13 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from benchmarks.gpu_check.device import stand_in
 from benchmarks.gpu_check.parts import Status, run_part
 from benchmarks.gpu_check.setting import Setting
 
-pytest.importorskip("cuda.bindings")
 ROOT = Path(__file__).parents[2]
 SKIPPED = {"attention": "torch computes on no stand-in", "context": "the stand-in's contexts take no memory"}
 

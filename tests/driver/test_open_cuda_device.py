@@ -12,8 +12,6 @@ from kvcluster.testing.invariants import assert_nothing_lost
 from kvcluster.testing.stand_in_cuda import UUIDS, StandIn
 from kvcluster.units import KIB, MIB
 
-pytest.importorskip("cuda.bindings")
-
 GEOMETRY = KvGeometry((LayerGroup((0, 1), 2, 64),), 4)
 
 

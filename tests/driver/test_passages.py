@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from kvcluster.driver.gate import Meanwhile, capture_gate
 from kvcluster.driver.host import HostDriver, open_host_driver
-from kvcluster.errors import DriverError, NotAllowed
+from kvcluster.errors import NotAllowed
 from kvcluster.testing.driver_contract import forked
-from kvcluster.units import KIB, MIB
-
-GRANULE = 64 * KIB
-BOTH = pytest.mark.parametrize("meanwhile", list(Meanwhile))
+from kvcluster.units import MIB
+from tests.driver.gates import BOTH, refusal_of, reserve_and_free, until
 
 
 @pytest.fixture
@@ -23,27 +20,6 @@ def driver() -> Iterator[HostDriver]:
     driver = open_host_driver(capacity_bytes=4 * MIB)
     yield driver
     driver.close()
-
-
-@pytest.fixture
-def others() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as others:
-        yield others
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        os.sched_yield()
-
-
-def _reserve_and_free(driver: HostDriver) -> None:
-    driver.free_address(driver.reserve(GRANULE), GRANULE)
-
-
-def _refusal(act: Callable[[], object]) -> DriverError:
-    with pytest.raises(DriverError) as caught:
-        act()
-    return caught.value
 
 
 @BOTH
@@ -58,10 +34,10 @@ def test_a_capture_begins_after_the_whole_of_an_operation_that_is_under_way(
 
     with capture_gate.passage("move"):
         capturing = others.submit(capture)
-        _until(lambda: capture_gate.is_closing)
-        _reserve_and_free(driver)
+        until(lambda: capture_gate.is_closing)
+        reserve_and_free(driver)
         with capture_gate.passage("a part of it"):
-            _reserve_and_free(driver)
+            reserve_and_free(driver)
         log.append("moved")
     capturing.result(timeout=30)
     assert log == ["moved", "captured"]
@@ -78,8 +54,8 @@ def test_no_operation_begins_while_a_capture_waits_for_another(others: ThreadPoo
 
     with capture_gate.passage("first"):
         capturing = others.submit(capture)
-        _until(lambda: capture_gate.is_closing)
-        refusal = _refusal(others.submit(move).result)
+        until(lambda: capture_gate.is_closing)
+        refusal = refusal_of(others.submit(move).result)
     assert (refusal.call, refusal.name) == ("move", "EBUSY")
     capturing.result(timeout=30)
     others.submit(move).result(timeout=30)
@@ -96,7 +72,7 @@ def test_an_operation_of_the_capturing_thread_is_refused_before_it_begins(meanwh
             pytest.fail("it began")
 
     with capture_gate.closed(meanwhile):
-        for refusal in (_refusal(move), _refusal(move_patiently)):
+        for refusal in (refusal_of(move), refusal_of(move_patiently)):
             assert (refusal.call, refusal.name) == ("move", "EBUSY")
             assert "this thread is capturing" in str(refusal.__cause__)
 
@@ -108,7 +84,7 @@ def test_a_patient_operation_waits_where_another_is_refused(others: ThreadPoolEx
 
     with capture_gate.closed(Meanwhile.REFUSE):
         arriving = others.submit(arrive)
-        _until(lambda: capture_gate.waiting == 1)
+        until(lambda: capture_gate.waiting == 1)
     assert arriving.result(timeout=30) == "arrived"
 
 
@@ -134,7 +110,7 @@ def test_an_operation_that_fails_is_over(others: ThreadPoolExecutor) -> None:
 def test_a_child_that_is_forked_in_the_middle_of_an_operation_ends_it_and_can_capture() -> None:
     def act() -> None:
         with capture_gate.passage("another"):
-            _reserve_and_free(open_host_driver(capacity_bytes=MIB))
+            reserve_and_free(open_host_driver(capacity_bytes=MIB))
 
     with capture_gate.passage("move"):
         assert forked(act) == 0
@@ -151,7 +127,7 @@ def test_operations_and_captures_of_many_threads_go_on_side_by_side(
         for _ in range(300):
             with capture_gate.passage("move"):
                 under_way.append(1)
-                _reserve_and_free(driver)
+                reserve_and_free(driver)
                 under_way.pop()
 
     def capture() -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,8 +23,6 @@ from kvcluster.driver.protocol import Access, Driver, PhysicalHandle
 from kvcluster.errors import DriverError, LimitReached
 from kvcluster.testing.driver_contract import Bench
 from kvcluster.testing.stand_in_cuda import fresh_stand_in
-
-pytest.importorskip("cuda.bindings")
 
 GRANULE = 4 << 10
 CAPACITY = 12  # granules

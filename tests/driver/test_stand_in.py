@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cuda.bindings import driver as cu
 
 from kvcluster.testing.driver_contract import forked
 from kvcluster.testing.stand_in_cuda import DEFAULTS, StandIn, built, environment, fresh_stand_in, load
-
-cu = pytest.importorskip("cuda.bindings.driver")
 
 GRANULE = 64 << 10
 READ, READ_WRITE = 1, 3

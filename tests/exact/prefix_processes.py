@@ -3,58 +3,31 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tests.exact.prefix_site import Known, Setting
-from tests.services.processes import GRANULE, TIMEOUT_S, Host
-
-ROOT = Path(__file__).parents[2]
+from tests.piped import Piped
+from tests.services.processes import GRANULE, Host
 
 
 class Ended(AssertionError):
     """The process died while it was asked something: -11 were a write into what is mapped for reading."""
 
 
-class Computer:
-    """A process of `prefix_child`. `answered` answers the frames that it has for a device."""
+class Computer(Piped):
+    """A process of `prefix_child`."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "tests.exact.prefix_child"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True)
-        self.answered: Callable[[bytes], bytes] | None = None
+        super().__init__([sys.executable, "-m", "tests.exact.prefix_child"])
 
-    @property
-    def lives(self) -> bool:
-        return self._process.poll() is None
-
-    def ask(self, verb: str, *arguments: Any) -> Any:
-        self._say(json.dumps([verb, *arguments]))
-        return self._heard()
-
-    def end(self) -> None:
-        self._process.kill()
-        self._process.wait(TIMEOUT_S)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    def _say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def _heard(self) -> Any:
-        assert self._process.stdout is not None
-        while (line := self._process.stdout.readline()).startswith("frame "):
-            assert self.answered is not None
-            self._say(self.answered(bytes.fromhex(line.removeprefix("frame "))).hex())
+    def answer(self) -> Any:
+        line = self.heard()
         if not line:
-            raise Ended(f"the process ended with {self._process.wait(TIMEOUT_S)}")
+            raise Ended(f"the process ended by signal {self.died_of()}")
         return json.loads(line)
 
 

@@ -15,7 +15,6 @@ from kvcluster.memory.pool import HandlePool
 from kvcluster.testing.stand_in_cuda import fresh_stand_in
 from kvcluster.transaction import Progress
 
-pytest.importorskip("cuda.bindings")
 GRANULE = 64 << 10
 BULK = 4 * GRANULE
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kvcluster.testing.stand_in_cuda import fresh_stand_in
+from tests.services.device_world import Device, DeviceWorld
 from tests.services.world import GRANULE, Sizes, WireClient, World
 
 
@@ -46,3 +47,17 @@ def world(open_world: Callable[..., World]) -> World:
 @pytest.fixture
 def client(world: World) -> WireClient:
     return WireClient(world.service)
+
+
+@pytest.fixture
+def open_device() -> Iterator[Callable[[Device], DeviceWorld]]:
+    """A device alone, whose clients are frames."""
+    worlds: list[DeviceWorld] = []
+
+    def open_one(device: Device) -> DeviceWorld:
+        worlds.append(DeviceWorld(device))
+        return worlds[-1]
+
+    yield open_one
+    for world in worlds:
+        world.clear()

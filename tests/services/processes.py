@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from kvcluster.attach.server import open_attach_server
 from kvcluster.driver.cuda import open_cuda_driver
@@ -21,9 +16,8 @@ from kvcluster.failpoints import ENVIRONMENT
 from kvcluster.services.device import DeviceService, DeviceSettings
 from kvcluster.services.device_memory import MemorySettings
 from kvcluster.services.statistics import DeviceStatistics
+from tests.piped import TIMEOUT_S, Piped
 
-ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 30.0
 GRANULE = 4096
 NO_ENV: Mapping[str, str] = MappingProxyType({})
 
@@ -43,14 +37,15 @@ class Host:
         self._capacity_bytes = capacity_bytes
         self._thread = threading.Thread(target=self.server.serve)
         self._thread.start()
-        self._children: list[Child] = []
+        self._children: list[Piped] = []
 
-    def child(self, *, failpoints: str = "") -> Child:
+    def child(self, *, failpoints: str = "") -> Piped:
         """A new client; a failpoint that is armed in it may kill it."""
         address = self.server.address.replace("\0", "@")
         command = [sys.executable, "-m", "tests.services.child", address, str(self._capacity_bytes), self._gpu]
         armed = {ENVIRONMENT: failpoints} if failpoints else {}
-        self._children.append(Child(self, command, {**self._env, **armed}))
+        self._children.append(Piped(command, {**self._env, **armed}))
+        self._children[-1].answered = self.frame
         assert self._children[-1].answer() == "ready"
         return self._children[-1]
 
@@ -87,44 +82,3 @@ class Host:
         self._thread.join(TIMEOUT_S)
         self.service.close()
         self.driver.close()
-
-
-class Child:
-    """A process that is asked one thing at a time; its frames are answered meanwhile."""
-
-    def __init__(self, host: Host, command: list[str], more: dict[str, str]) -> None:
-        self._host = host
-        environment = {**os.environ, **more}
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment, text=True
-        )
-
-    def ask(self, verb: str, *arguments: Any) -> Any:
-        """What the child answers; None where it ended meanwhile (see `died_of`)."""
-        self._say(json.dumps([verb, *arguments]))
-        return self.answer()
-
-    def died_of(self) -> int:
-        """The signal that ended it."""
-        return -self._process.wait(TIMEOUT_S)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(TIMEOUT_S)
-
-    def end(self) -> None:
-        self.kill()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-
-    def _say(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> Any:
-        assert self._process.stdout is not None
-        while (line := self._process.stdout.readline()).startswith("frame "):
-            self._say(self._host.frame(bytes.fromhex(line.removeprefix("frame "))).hex())
-        return json.loads(line) if line else None

@@ -20,7 +20,7 @@ from kvcluster.services.asks import Ask, End, Grow, Shed
 from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory
 from kvcluster.testing.faulty_driver import failing, failing_every, failing_then, never
 from kvcluster.testing.invariants import assert_ledger_balances
-from kvcluster.testing.stand_in_cuda import DEFAULTS, load
+from tests.services.gpu_model import OnGpu
 from tests.services.world import (
     GRANULE,
     Sizes,
@@ -242,21 +242,8 @@ TestDeviceModel = DeviceModel.TestCase
 TestDeviceModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
-class GpuModel(DeviceModel):
-    """The same on a stand-in's GPU, which itself counts what is left on it."""
-
-    gpu = "cuda:0"
-
-    def __init__(self) -> None:
-        load().set(GRANULE=GRANULE)
-        super().__init__()
-
-    def teardown(self) -> None:
-        try:
-            super().teardown()
-            assert load().memory_alive() == {}
-        finally:
-            load().set(**DEFAULTS)
+class GpuModel(OnGpu, DeviceModel):
+    """The same on a stand-in's GPU."""
 
 
 TestGpuModel = GpuModel.TestCase

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,19 +15,6 @@ from kvcluster.testing.faulty_driver import failing_every
 from tests.services.device_world import GRANULE, Device, DeviceWorld, refused, windows
 
 OpenWorld = Callable[[Device], DeviceWorld]
-
-
-@pytest.fixture
-def open_device() -> Iterator[OpenWorld]:
-    worlds: list[DeviceWorld] = []
-
-    def open_one(device: Device) -> DeviceWorld:
-        worlds.append(DeviceWorld(device))
-        return worlds[-1]
-
-    yield open_one
-    for world in worlds:
-        world.clear()
 
 
 @pytest.fixture

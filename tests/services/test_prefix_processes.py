@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from kvcluster.testing.stand_in_cuda import environment, fresh_stand_in
-from tests.services.processes import GRANULE, Child, Host
+from tests.piped import Piped
+from tests.services.processes import GRANULE, Host
 
 PREFIX_TOKENS = 2048  # of 256 bytes: 128 granules
 PREFIX_GRANULES = 128
@@ -30,7 +31,7 @@ def host(request: pytest.FixtureRequest, nothing_left: None) -> Iterator[Host]:
         yield host
 
 
-def publisher(host: Host) -> tuple[Child, dict[str, Any]]:
+def publisher(host: Host) -> tuple[Piped, dict[str, Any]]:
     """A process whose memory 0 is twice as long as the prefix that it has made of it."""
     owner = host.child()
     owner.ask("open")
@@ -40,7 +41,7 @@ def publisher(host: Host) -> tuple[Child, dict[str, Any]]:
     return owner, owner.ask("publish", 0, PREFIX_TOKENS)
 
 
-def joined(host: Host, prefix: dict[str, Any], joiners: int) -> Child:
+def joined(host: Host, prefix: dict[str, Any], joiners: int) -> Piped:
     child = host.child()
     for number in range(joiners):
         child.ask("open")
@@ -48,7 +49,7 @@ def joined(host: Host, prefix: dict[str, Any], joiners: int) -> Child:
     return child
 
 
-def content(child: Child, number: int = 0) -> str:
+def content(child: Piped, number: int = 0) -> str:
     said: str = child.ask("digest", number, 0, PREFIX_BYTES)
     return said
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -16,19 +16,6 @@ from kvcluster.wire.messages import Forget, Reclaim
 from tests.services.device_world import GRANULE, Client, Device, DeviceWorld, refused, windows
 
 OpenWorld = Callable[[Device], DeviceWorld]
-
-
-@pytest.fixture
-def open_device() -> Iterator[OpenWorld]:
-    worlds: list[DeviceWorld] = []
-
-    def open_one(device: Device) -> DeviceWorld:
-        worlds.append(DeviceWorld(device))
-        return worlds[-1]
-
-    yield open_one
-    for world in worlds:
-        world.clear()
 
 
 @pytest.fixture

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.services.device_world import Device, DeviceWorld, Request
 
 OpenWorld = Callable[[Device], DeviceWorld]
-
-
-@pytest.fixture
-def open_device() -> Iterator[OpenWorld]:
-    worlds: list[DeviceWorld] = []
-
-    def open_one(device: Device) -> DeviceWorld:
-        worlds.append(DeviceWorld(device))
-        return worlds[-1]
-
-    yield open_one
-    for world in worlds:
-        world.clear()
 
 
 @pytest.fixture
