@@ -114,10 +114,8 @@ class Case:
 
     @property
     def matches(self) -> list[int]:
-        """How many tokens of the longest prompt agree: every number; where that is refused, or far off, some."""
-        last = self.begins(self.longest) if self.has_rings else self.longest - self.granule_tokens
-        some = range(1, last, 8) if self.has_rings or self.granule_tokens > 50 else range(1, last)
-        return [*some, *range(max(1, last), self.longest + 1)]
+        """How many tokens of the longest prompt agree: every number."""
+        return list(range(1, self.longest + 1))
 
     def told(self) -> dict[str, Any]:
         """What the process is told."""
