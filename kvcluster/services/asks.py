@@ -1,6 +1,7 @@
 """What a client asks of its device, one value a request, and which asks may share a frame.
 
     Grow        more windows: a grant and its commit in one group (and `open` first, where the request is new)
+    Find        what is known of a prompt, and more windows of its own, in one group
     Join        a prefix's windows, and with `grow_to` more windows of its own, in one group
     AskGrant, Spend, ReturnGrant    a verb at a time
     TakeSnapshot, Publish, Seal     the three steps of a prefix (the first where there are rings), each in its own frame
@@ -52,6 +53,19 @@ class Grow:
 
     memory: SequenceMemory
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Find:
+    """Windows for `grow_to` tokens, of which the longest known prefix of `token_ids` is joined; holds nothing yet.
+
+    `token_ids` are uint32 (`index.token_chain.packed`), the request's own, prompt first. With nothing known it is as a
+    Grow. Where this process then cannot map the growth, the growth goes back and the prefix stays joined.
+    """
+
+    memory: SequenceMemory
+    token_ids: bytes
+    grow_to: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,27 +140,33 @@ class Shed:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The whole granules of the first `retain_tokens` tokens stay on the device: see `SequenceMemory.close`."""
+    """The whole granules of the first `retain_tokens` tokens stay on the device: see `SequenceMemory.close`.
+
+    With `token_ids`, those that followed what its Find named, Find finds them.
+    """
 
     memory: SequenceMemory
     retain_tokens: int = 0
+    token_ids: bytes = b""
 
 
-Ask = Grow | Join | AskGrant | Spend | ReturnGrant | TakeSnapshot | Publish | Seal | Leave | Shed | End
+Ask = Grow | Find | Join | AskGrant | Spend | ReturnGrant | TakeSnapshot | Publish | Seal | Leave | Shed | End
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of an ask: done, or the refusal or failure with the state that its docstring gives.
 
-    `prefix` is what a Seal shared, or an End left for others. `joined_tokens` came with the prefix of a Join, which is
-    mapped where they are more than 0, even where an `error` says that the growth beside it is not.
+    `prefix` is what a Seal shared, or an End left for others. `joined_tokens` came with the prefix of a Join or Find,
+    which is mapped where they are more than 0, even where an `error` says that the growth beside it is not.
+    `known_tokens` of a Find's tokens are known on the device, shared or not.
     """
 
     ask: Ask
     error: KvClusterError | None = None
     prefix: Prefix | None = None
     joined_tokens: int = 0
+    known_tokens: int = 0
 
 
 def check(asks: Sequence[Ask]) -> None:

@@ -34,7 +34,8 @@ class SequenceSpec:
 
     `after` is an earlier request of the same port, ended by now, whose place in the device's queue this one takes.
     `chunk_tokens` is the most that one step computes of it. What it holds is its `tenant`'s. What lies below
-    `shareable_tokens` can be shared to the last whole granule; above, larger handles may be used.
+    `shareable_tokens` can be shared to the last whole granule; above, larger handles may be used. What a Find finds
+    for it was written under the same `cache_root` (`index.identity`); without one it finds nothing.
     """
 
     geometry: KvGeometry
@@ -44,6 +45,7 @@ class SequenceSpec:
     chunk_tokens: int = CHUNK_TOKENS
     tenant: str = ""
     shareable_tokens: int = 0
+    cache_root: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,26 +13,27 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Positive = Annotated[int, Field(ge=1, lt=2**63)]
-Name = Annotated[str, Field(min_length=1, max_length=64)]
+from kvcluster.wire.base import Count, Name, Positive
+from kvcluster.wire.base import Message as Message
+from kvcluster.wire.base import RequestKey as RequestKey
+from kvcluster.wire.pages import Drop as Drop
+from kvcluster.wire.pages import Fork as Fork
+from kvcluster.wire.pages import Forked as Forked
+from kvcluster.wire.pages import Paged as Paged
+from kvcluster.wire.pages import Permute as Permute
+from kvcluster.wire.pages import Permuted as Permuted
+from kvcluster.wire.pages import Share as Share
+from kvcluster.wire.pages import Shared as Shared
 
 VERSION = 1
 MOST_KNOWN = 1_024  # imports that a client names in one redemption
 MOST_FORGOTTEN = 2_048  # handles in one message: some 40 KB at most
+MOST_TOKENS = 262_144  # whose ids one operation names: 1 MiB of a frame's 4
 
-
-class Message(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class RequestKey(Message):
-    """A request within its session."""
-
-    number: Count
-    generation: Count = 0
+TokenIds = Annotated[bytes, Field(max_length=4 * MOST_TOKENS)]  # uint32, little-endian: `index.token_chain`
+Root = Annotated[bytes, Field(max_length=32)]
 
 
 class Run(Message):
@@ -61,7 +62,8 @@ class Open(Message):
 
     `after` is an earlier request of the session, closed by now, whose arrival number this one takes over. What it
     holds is its `tenant`'s. Windows below `shareable_tokens` get handles of one granule each; longer runs beyond get
-    bulk handles, where the device has any.
+    bulk handles, where the device has any. What `find` may find for it was written under the same `cache_root`
+    (`index.identity`); without one nothing is found for it, and nothing of it.
     """
 
     verb: Literal["open"] = "open"
@@ -71,6 +73,18 @@ class Open(Message):
     after: RequestKey | None = None
     tenant: Annotated[str, Field(max_length=64)] = ""
     shareable_tokens: Count = 0
+    cache_root: Root = b""
+
+
+class Find(Message):
+    """Join the longest known prefix of these tokens, which are the request's from now on; costs no bytes.
+
+    First in its group, of a request that holds nothing. Where nothing is known, or can be joined, it is no fault.
+    """
+
+    verb: Literal["find"] = "find"
+    request: RequestKey
+    token_ids: Annotated[TokenIds, Field(min_length=4)]
 
 
 class Grant(Message):
@@ -118,7 +132,11 @@ class Release(Message):
 
 
 class Publish(Message):
-    """Share the first `tokens` tokens: the plan of it. The client unmaps the windows of the answer; then `Seal`."""
+    """Share the first `tokens` tokens: the plan of it. The client unmaps the windows of the answer; then `Seal`.
+
+    Where the request's `find` named so many tokens, `find` finds the prefix from its seal on, and it stays after its
+    last user, until its memory is needed.
+    """
 
     verb: Literal["publish"] = "publish"
     request: RequestKey
@@ -156,15 +174,33 @@ class Close(Message):
 
     With `retain_tokens`, what lies wholly inside so many tokens stays, for whoever joins it, until its memory is
     needed: windows that were in no release, which are unmapped, and prefixes that were left clean in the same group.
+    What stays of a request that has a `cache_root` is found by `find` from now on; `token_ids` are those that followed
+    what its own `find` named.
     """
 
     verb: Literal["close"] = "close"
     request: RequestKey
     retain_tokens: Count = 0
+    token_ids: TokenIds = b""
 
 
 Operation = Annotated[
-    Open | Grant | GiveBack | Commit | Release | Publish | Seal | Join | Leave | Close, Field(discriminator="verb")
+    Open
+    | Find
+    | Grant
+    | GiveBack
+    | Commit
+    | Release
+    | Publish
+    | Seal
+    | Join
+    | Leave
+    | Fork
+    | Permute
+    | Share
+    | Drop
+    | Close,
+    Field(discriminator="verb"),
 ]
 
 
@@ -241,6 +277,19 @@ class Joined(Message):
     additional_owned_bytes: Literal[0] = 0
 
 
+class Found(Message):
+    """What `find` joined: `prefix`, of which `tokens` tokens are there already, by mapping `runs` for reading.
+
+    `known` of the tokens are known; where they are more than `tokens`, nobody shares them yet in a way that helps.
+    """
+
+    verb: Literal["found"] = "found"
+    known: Count = 0
+    prefix: Count = 0
+    tokens: Count = 0
+    runs: tuple[Run, ...] = ()
+
+
 class Left(Message):
     verb: Literal["left"] = "left"
 
@@ -262,7 +311,21 @@ class Fault(Message):
 
 
 Answer = Annotated[
-    Opened | Granted | Returned | Committed | Released | Published | Sealed | Joined | Left | Closed,
+    Opened
+    | Granted
+    | Returned
+    | Committed
+    | Released
+    | Published
+    | Sealed
+    | Joined
+    | Found
+    | Left
+    | Paged
+    | Forked
+    | Permuted
+    | Shared
+    | Closed,
     Field(discriminator="verb"),
 ]
 
@@ -307,6 +370,8 @@ class Welcome(Message):
     capacity_bytes: Positive
     lease_s: float
     heartbeat_s: float
+    block_tokens: Count = 0  # of host pages; 0 for a device
+    blocks: Count = 0
 
 
 class Redeem(Message):

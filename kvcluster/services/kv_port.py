@@ -1,0 +1,95 @@
+"""What a request loop asks for memory, whatever that is made of: a device's ranges, or host pages.
+
+`services.port.DevicePort` with its `SequenceMemory`, and `services.pages.port.PagePort` with its `SequencePages`, are
+the two. Asks are those of `services.asks`; each port refuses what it has not (NotAllowed). Where prefixes are published
+differs: a device needs its steps (TakeSnapshot, Publish, Seal), pages one (Publish), and `publication` says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kvcluster.ids import RequestId
+
+if TYPE_CHECKING:
+    import torch
+
+    from kvcluster.services.asks import Ask, Outcome
+    from kvcluster.services.correspondence import Traffic
+    from kvcluster.services.sequence import MemoryState, SequenceSpec
+    from kvcluster.wire import messages as wire
+
+
+class KvMemory(Protocol):
+    """One request's memory. `joined_tokens` came with what a Find (or Join) found; compute from there."""
+
+    request: RequestId
+    spec: SequenceSpec
+    arrival: int | None
+    state: MemoryState
+    in_flight: bool
+    joined_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """The most tokens that what is committed holds."""
+
+    @property
+    def committed_bytes(self) -> int:
+        """What this request pays for."""
+
+    @property
+    def shared_bytes(self) -> int:
+        """What it reads and others pay for, or it did before it shared it."""
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Address space."""
+
+    def views(self, dtype: torch.dtype) -> Any:
+        """What `engine.batch.Slice.kv` takes, over the committed tokens. Made again after each change."""
+
+    def publication(self, tokens: int, *, written: int) -> tuple[Ask, ...]:
+        """The asks, a frame each, that share the first `tokens` tokens; none where that cannot be."""
+
+    def close(self) -> object:
+        """Give everything back, and end."""
+
+
+class PendingFrame(Protocol):
+    def ready(self) -> bool:
+        """Whether `settle` would not wait."""
+
+    def settle(self) -> Sequence[Outcome]:
+        """What became of the asks, in their order; the client's half is done."""
+
+
+class KvPort(Protocol):
+    """One session with one owner of memory. For one thread."""
+
+    welcome: wire.Welcome
+    quarantined_bytes: int
+
+    @property
+    def traffic(self) -> Traffic:
+        """Control messages and redemptions so far."""
+
+    @property
+    def driver_calls(self) -> int:
+        """Calls of this process that changed mappings."""
+
+    def memory(self, spec: SequenceSpec) -> KvMemory:
+        """A new request; the owner hears of it with its first ask."""
+
+    def submit(self, asks: Sequence[Ask]) -> PendingFrame:
+        """All of `asks` in one frame, without waiting."""
+
+    def tend(self) -> tuple[Outcome, ...]:
+        """Give back what waited for work to end."""
+
+    def pushes(self) -> tuple[wire.Reclaim, ...]:
+        """What the owner demands back."""
+
+    def close(self) -> None:
+        """End the session."""

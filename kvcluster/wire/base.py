@@ -1,0 +1,22 @@
+"""What every message is made of."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Positive = Annotated[int, Field(ge=1, lt=2**63)]
+Name = Annotated[str, Field(min_length=1, max_length=64)]
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class RequestKey(Message):
+    """A request within its session."""
+
+    number: Count
+    generation: Count = 0
