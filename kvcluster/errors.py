@@ -4,7 +4,7 @@ Every error has its figures as fields, given by keyword, and survives pickling, 
 actor or a `wire.faults.Fault` and still be caught by its class. A caller's misuse (a negative size, an object
 used after close) is a plain ValueError or TypeError, not one of these.
 
-    try later         OutOfBudget, DeviceUnreachable
+    try later         OutOfBudget, OutOfBlocks, DeviceUnreachable
     ask differently   NeverFits, NotShareable, GrantRefused, UnknownRequest, NotAllowed, StaleEpoch, LateDuplicate,
                       SessionEnded, BadFrame, LimitReached, DeviceMissing
     the hardware      DriverError
@@ -57,6 +57,15 @@ class OutOfBudget(KvClusterError):
         self.capacity = capacity
 
 
+class OutOfBlocks(KvClusterError, MemoryError):
+    """Fewer blocks of a paged pool are free than are needed. Nothing changed."""
+
+    def __init__(self, *, need: int, free: int) -> None:
+        super().__init__(f"{need} blocks are needed and {free} are free: drop some, or open a larger pool")
+        self.need = need
+        self.free = free
+
+
 class DeviceUnreachable(KvClusterError):
     """The device did not answer in time, or is gone. A call in flight may or may not have run."""
 
@@ -77,10 +86,10 @@ class DeviceMissing(KvClusterError):
 
 
 class NeverFits(KvClusterError):
-    """More than the device's whole capacity: waiting cannot help. Nothing changed."""
+    """More than can ever be had, of the device or of the tenant's part of it: waiting cannot help. Nothing changed."""
 
     def __init__(self, *, need: int, capacity: int) -> None:
-        super().__init__(f"{need} bytes are needed and the device's capacity is {capacity} bytes")
+        super().__init__(f"{need} bytes are needed and at most {capacity} bytes can be had")
         self.need = need
         self.capacity = capacity
 

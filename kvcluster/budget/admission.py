@@ -7,8 +7,8 @@ and only the oldest on the device may wait while it holds memory. So the oldest 
 
 The same holds within a tenant's quota. What a tenant's requests claim of the device is at most what its quota leaves:
 beyond it they are served by what the tenant itself gives back. A waiter that wants more than what can come free (the
-capacity, or its quota, without the quarantine) has no claim on anybody: it cannot be served before a process dies,
-which nobody can hurry.
+capacity without what others may keep, or its quota; without the quarantine) has no claim on anybody: it cannot be
+served before a process dies, which nobody can hurry.
 
 Arithmetic only: what a refusal leads to is decided by the request actors (`services.request`).
 """
@@ -19,6 +19,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import dataclass
 
+from kvcluster.budget.eviction import Guard
 from kvcluster.budget.ledger import Account, Ledger
 from kvcluster.budget.quotas import Quotas
 
@@ -37,6 +38,7 @@ class Admission:
     def __init__(self, ledger: Ledger, quotas: Quotas) -> None:
         self._ledger = ledger
         self._quotas = quotas
+        self._guard = Guard(ledger, quotas)
         self._last = 0
         self._by_age: list[int] = []
         self._tenants: dict[int, str] = {}
@@ -111,12 +113,17 @@ class Admission:
 
     def _is_within_reach(self, arrival: int) -> bool:
         """Whether what it was refused can come free without a process's end."""
-        wish_bytes, tenant = self._refused.get(arrival, 0), self._tenants[arrival]
-        quota = self._quotas.of(tenant)
-        own = wish_bytes if quota is None else quota - self._ledger.balance(Account.quarantine(tenant))
-        return wish_bytes <= min(own, self._ledger.capacity_bytes - self._ledger.total("quarantine"))
+        wish_bytes = self._refused.get(arrival, 0)
+        return not wish_bytes or wish_bytes <= self._quotas.most_bytes(
+            self._tenants[arrival],
+            self._ledger.capacity_bytes,
+            gone_bytes=self._ledger.total("quarantine"),
+            gone_of=lambda tenant: self._ledger.balance(Account.quarantine(tenant)),
+        )
 
     def _left_of(self, tenant: str, claim_bytes: int) -> int:
-        """Of a claim, what the tenant's quota leaves; its own retained bytes lower what it needs as much as that."""
+        """Of a claim, what the tenant's quota leaves; retained bytes that are its alone lower what it needs as much."""
         quota = self._quotas.of(tenant)
-        return claim_bytes if quota is None else max(0, quota - self._ledger.used_by(tenant))
+        if quota is None:
+            return claim_bytes
+        return max(0, quota - self._ledger.used_by(tenant) + self._guard.unguarded_bytes(tenant))

@@ -5,7 +5,8 @@ free bytes cannot both take them. It is spent whole: what the commit does not ne
 are collected whenever the governor is asked anything; there is no timer.
 
 No grant carries a tenant past its quota. Where too little is free, retained prefixes are evicted, the tenant's own
-first, and only if the grant can be given then: a refusal evicts nothing.
+first, and only if the grant can be given then: a refusal evicts nothing. What a tenant retains and nobody else may have
+is its own to use again, whatever other tenants wait for: they could not have it.
 
 The governor refuses by value (`OutOfBudget`) and estimates when to ask again from the rate at which bytes really
 came back. Who is admitted before whom is decided in `budget.admission`.
@@ -24,6 +25,7 @@ from kvcluster.budget.grants import Grants, GrantState, HeldGrant
 from kvcluster.budget.ledger import FREE, Account, Ledger
 from kvcluster.budget.quotas import Quotas
 from kvcluster.budget.release_rate import ReleaseRate
+from kvcluster.budget.room import Room
 from kvcluster.errors import GrantRefused, InvariantBroken, OutOfBudget
 from kvcluster.ids import GrantId, RequestId
 
@@ -42,25 +44,6 @@ class Limits:
     least_retry_s: float = 0.1
     most_retry_s: float = 30.0
     busy_retry_s: float = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Room:
-    """What is left for one tenant beside a headroom, with nothing evicted; below 0 where the headroom is more."""
-
-    device_bytes: int
-    quota_bytes: int
-
-    def at_most(self, evictable: Evictable) -> int:
-        """The largest grant, with all of that evicted."""
-        on_device = self.device_bytes + evictable.own_bytes + evictable.others_bytes
-        return min(on_device, self.quota_bytes + evictable.own_bytes)
-
-    def to_evict(self, size_bytes: int, evictable: Evictable) -> Evictable:
-        """What must go for a grant of `size_bytes`, which is at most `at_most`."""
-        short_bytes = max(0, size_bytes - min(self.device_bytes, self.quota_bytes))
-        own_bytes = min(evictable.own_bytes, short_bytes)
-        return Evictable(own_bytes, max(0, size_bytes - self.device_bytes - own_bytes))
 
 
 class Governor:
@@ -120,7 +103,7 @@ class Governor:
             need=size_bytes,
             free=free,
             oldest_arrival=oldest_arrival,
-            retry_after_s=min(wait_s, self._most_retry_s(headroom)),
+            retry_after_s=min(wait_s, self._most_retry_s(headroom, evictable)),
             quarantined=self._ledger.total("quarantine"),
             capacity=self._ledger.capacity_bytes,
         )
@@ -240,28 +223,33 @@ class Governor:
 
     def _make_room(self, size_bytes: int, tenant: str, headroom: Headroom) -> bool:
         """Whether a grant of `size_bytes` can be given now; evicts what it takes, if it is enough."""
-        room, nothing = self._room(tenant, headroom), Evictable()
-        if size_bytes <= room.at_most(nothing):
+        room = self._room(tenant, headroom)
+        if size_bytes <= room.at_most(Evictable()):
             return True
         evictable = self._evictor.evictable_bytes(tenant)
         if size_bytes > room.at_most(evictable):
             return False
-        going = room.to_evict(size_bytes, evictable)
+        going, free_bytes = room.to_evict(size_bytes, evictable), self._ledger.balance(FREE)
         self._evictor.evict(tenant, own_bytes=going.own_bytes, others_bytes=going.others_bytes)
-        return size_bytes <= self._room(tenant, headroom).at_most(nothing)
-
-    def _room(self, tenant: str, headroom: Headroom) -> _Room:
-        quota = self._quotas.of(tenant)
-        left = self._ledger.capacity_bytes if quota is None else quota - self._ledger.used_by(tenant)
-        return _Room(
-            device_bytes=self._ledger.balance(FREE) - headroom.device_bytes,
-            quota_bytes=left if quota is None else left - headroom.tenant_bytes,
+        freed_bytes = self._ledger.balance(FREE) - free_bytes  # less than was asked for where a driver call failed
+        return freed_bytes >= going.own_bytes + going.others_bytes and (
+            size_bytes <= self._room(tenant, headroom).quota_bytes
         )
 
-    def _most_retry_s(self, headroom: Headroom) -> float:
-        ledger = self._ledger
-        idle_bytes = ledger.balance(FREE) + ledger.total("quarantine") + ledger.total("retained")
-        is_busy = headroom.device_bytes > 0 or idle_bytes < ledger.capacity_bytes
+    def _room(self, tenant: str, headroom: Headroom) -> Room:
+        quota = self._quotas.of(tenant)
+        left = self._ledger.capacity_bytes if quota is None else quota - self._ledger.used_by(tenant)
+        return Room(
+            free_bytes=self._ledger.balance(FREE),
+            quota_bytes=left if quota is None else left - headroom.tenant_bytes,
+            headroom=headroom,
+        )
+
+    def _most_retry_s(self, headroom: Headroom, evictable: Evictable) -> float:
+        """What others keep for themselves is as busy as what they use: nobody learns which of the two it is."""
+        at_once = self._ledger.balance(FREE) + evictable.own_bytes + evictable.others_bytes
+        idle_bytes = at_once + self._ledger.total("quarantine")
+        is_busy = headroom.device_bytes > 0 or idle_bytes < self._ledger.capacity_bytes
         return min(self._limits.most_retry_s, self._limits.busy_retry_s) if is_busy else self._limits.most_retry_s
 
     def _take_from(self, grants: list[HeldGrant], size_bytes: int, credit: Account) -> int:

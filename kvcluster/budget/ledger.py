@@ -5,7 +5,8 @@
 Every account but free is some tenant's. Every act is one posting from one account to another, so the sum cannot
 change, and a posting that would leave an account below zero is our bug and stops the process: a count that wraps or
 goes negative is how a full device comes to look empty. Accounts appear with their first bytes and vanish with their
-last. The sums by kind and by tenant are kept, not counted: a refusal costs the same with one request and thousands.
+last. The sums by kind and by tenant are kept, not counted, and so is what each tenant retains: a refusal costs the
+same with one request and thousands.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import NamedTuple, TypeVar
 
 from kvcluster.errors import InvariantBroken
 from kvcluster.ids import RequestId
+
+RETAINED = "retained"
 
 
 class Account(NamedTuple):
@@ -41,7 +44,7 @@ class Account(NamedTuple):
     @staticmethod
     def retained(number: int, tenant: str) -> Account:
         """A prefix that nobody uses, kept until its bytes are needed."""
-        return Account("retained", str(number), tenant)
+        return Account(RETAINED, str(number), tenant)
 
     @staticmethod
     def quarantine(tenant: str) -> Account:
@@ -69,6 +72,7 @@ class Ledger:
         self._balances: dict[Account, int] = {}
         self._totals: dict[str, int] = {}
         self._used: dict[str, int] = {}
+        self._retained: dict[str, int] = {}
         self._add(FREE, capacity_bytes)
 
     def balance(self, account: Account) -> int:
@@ -86,6 +90,10 @@ class Ledger:
     def used_by(self, tenant: str) -> int:
         """Bytes of all the tenant's accounts."""
         return self._used.get(tenant, 0)
+
+    def retained_by(self, tenant: str) -> int:
+        """Bytes of the tenant's prefixes that nobody uses."""
+        return self._retained.get(tenant, 0)
 
     def tenants(self) -> Mapping[str, int]:
         """Every tenant that has bytes, and how many; a live, read-only view."""
@@ -136,13 +144,17 @@ class Ledger:
     def _check_sums(self) -> None:
         totals: dict[str, int] = {}
         used: dict[str, int] = {}
+        retained: dict[str, int] = {}
         for account, size_bytes in self._balances.items():
             _bump(totals, account.kind, size_bytes)
             if account.kind != FREE.kind:
                 _bump(used, account.tenant, size_bytes)
-        if totals != self._totals or used != self._used:
+            if account.kind == RETAINED:
+                _bump(retained, account.tenant, size_bytes)
+        counted, kept = (totals, used, retained), (self._totals, self._used, self._retained)
+        if counted != kept:
             raise InvariantBroken(
-                sentence=f"by kind {totals} are counted and {self._totals} kept; by tenant {used} and {self._used}"
+                sentence=f"by kind, by tenant, and retained by tenant {counted} are counted and {kept} kept"
             )
 
     def _add(self, account: Account, change_bytes: int) -> None:
@@ -150,6 +162,8 @@ class Ledger:
         _bump(self._totals, account.kind, change_bytes)
         if account.kind != FREE.kind:
             _bump(self._used, account.tenant, change_bytes)
+        if account.kind == RETAINED:
+            _bump(self._retained, account.tenant, change_bytes)
 
 
 K = TypeVar("K")

@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from kvcluster.engine.batch import PackedBatch, Reads
+from kvcluster.engine.paged_attention import PagedReads, attend_pages
 
 ATTENTION_NAME = "kvcluster"
 
@@ -55,8 +56,10 @@ def _write(kv_batch: PackedBatch, layer: int, key: torch.Tensor, value: torch.Te
         place.copy_(rows)
 
 
-def _attended(query: torch.Tensor, read: Reads, layer: int, scaling: float) -> torch.Tensor:
+def _attended(query: torch.Tensor, read: Reads | PagedReads, layer: int, scaling: float) -> torch.Tensor:
     """One slice's rows as [rows, kv_heads, group, head_dim]."""
+    if isinstance(read, PagedReads):
+        return attend_pages(query, read, layer, scaling)
     k, v = read.k[layer], read.v[layer]
     if query.shape[3] == 1:
         return _attended_by_one(query.squeeze(3), k, v, scaling)

@@ -2,7 +2,8 @@
 
 Nothing is padded. Whatever the layers have in common (positions, where each slice writes, what it reads, its mask)
 is prepared here once a step, so that the attention function only computes. Layers that see a window read it from
-their group's ring; what lies below a sealed end is read, and not written.
+their group's ring; what lies below a sealed end is read, and not written. Sequences in ranges and sequences in host
+pages may stand in one step.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from dataclasses import dataclass
 
 import torch
 
+from kvcluster.engine.paged_attention import PagedReads
 from kvcluster.geometry.layout import Side
+from kvcluster.geometry.model import LayerGroup
 from kvcluster.tensors.memory import CPU
-from kvcluster.tensors.open_rows import writable_rows
-from kvcluster.tensors.views import KvViews
+from kvcluster.tensors.open_rows import Writable, writable_rows
+from kvcluster.tensors.paged_views import PagedViews
+from kvcluster.tensors.views import GroupView, KvViews
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Slice:
     more tokens than a ring holds: it is made for chunks of a certain length.
     """
 
-    kv: KvViews
+    kv: KvViews | PagedViews
     start: int
     token_ids: Sequence[int]
     sample: bool
@@ -36,7 +40,7 @@ class Slice:
             raise ValueError("a slice holds at least 1 token and starts at 0 or later")
         if self.stop > self.kv.tokens:
             raise ValueError(f"tokens up to {self.stop} do not lie in the {self.kv.tokens} that are committed")
-        for group in self.kv.groups:
+        for group in self.kv.groups if isinstance(self.kv, KvViews) else ():
             if group.rows.ring:
                 first = _first_seen(self.start, group.window_tokens)
                 group.rows.check(first, self.stop - first)
@@ -67,14 +71,15 @@ class PackedBatch:
         self._slices = slices
         self._dtype = dtype
         self._device = device
-        self._group_of = {layer: i for i, group in enumerate(slices[0].kv.groups) for layer in group.layers}
-        self._reads: dict[tuple[int, int | None], tuple[Reads, ...]] = {}
+        groups: Sequence[GroupView | LayerGroup] = slices[0].kv.groups
+        self._group_of = {layer: i for i, group in enumerate(groups) for layer in group.layers}
+        self._reads: dict[tuple[int, int | None], tuple[Reads | PagedReads, ...]] = {}
         self.sizes = [len(piece.token_ids) for piece in slices]
         self.token_ids = torch.tensor([[token for piece in slices for token in piece.token_ids]], device=device)
         self.positions = torch.tensor(
             [[at for piece in slices for at in range(piece.start, piece.stop)]], device=device
         )
-        writes = [piece.kv.narrowed(piece.start, piece.stop).of_layers(writable_rows) for piece in slices]
+        writes = [_writes(piece) for piece in slices]
         self.writes = tuple(zip(*writes, strict=True))
         """By layer, then by slice: takes [2 (K, V), kv_heads, new tokens, head_dim]."""
 
@@ -83,7 +88,7 @@ class PackedBatch:
         ends = torch.tensor(self.sizes).cumsum(0) - 1
         return ends[torch.tensor([piece.sample for piece in self._slices])].to(self._device)
 
-    def reads(self, layer: int, window: int | None) -> tuple[Reads, ...]:
+    def reads(self, layer: int, window: int | None) -> tuple[Reads | PagedReads, ...]:
         """What each slice attends to in `layer`, which sees the last `window` tokens, themselves included (None: all).
 
         Raises:
@@ -94,8 +99,10 @@ class PackedBatch:
             self._reads[key] = tuple([self._read(piece, *key) for piece in self._slices])
         return self._reads[key]
 
-    def _read(self, piece: Slice, group: int, window: int | None) -> Reads:
+    def _read(self, piece: Slice, group: int, window: int | None) -> Reads | PagedReads:
         first = _first_seen(piece.start, window)
+        if isinstance(piece.kv, PagedViews):
+            return PagedReads(piece.kv, first, piece.stop, self._mask(piece, first, window))
         keys = piece.kv.groups[group].narrowed(first, piece.stop)
         block = keys.block
         k, v = (_of_side(block, keys.layers, side) for side in Side)
@@ -109,6 +116,13 @@ class PackedBatch:
         distance = positions[piece.start - first :, None] - positions
         hidden = distance < 0 if window is None else (distance < 0) | (distance >= window)
         return torch.zeros(distance.shape, dtype=self._dtype, device=self._device).masked_fill_(hidden, float("-inf"))
+
+
+def _writes(piece: Slice) -> Sequence[Writable]:
+    """Where the slice's rows go, by model layer."""
+    if isinstance(piece.kv, PagedViews):
+        return piece.kv.writable(piece.start, piece.stop)
+    return piece.kv.narrowed(piece.start, piece.stop).of_layers(writable_rows)
 
 
 def _first_seen(position: int, window: int | None) -> int:

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from kvcluster.engine.architecture import check_figures, geometry_of
 from kvcluster.engine.attention import ATTENTION_NAME, register_attention
 from kvcluster.engine.batch import PackedBatch, Slice
+from kvcluster.engine.fingerprint import fingerprint_of
 from kvcluster.engine.linears import pack_linears
 from kvcluster.engine.quiet import quietly
 from kvcluster.engine.reading import reading
@@ -28,7 +29,10 @@ from kvcluster.tensors.memory import CPU
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model and what its memory looks like. `eos_ids` may be empty; K and V lie on `device`, as it does."""
+    """A loaded model and what its memory looks like. `eos_ids` may be empty; K and V lie on `device`, as it does.
+
+    `fingerprint` is a digest of its weights and configuration (`engine.fingerprint`).
+    """
 
     module: Any
     dtype: torch.dtype
@@ -37,6 +41,7 @@ class Model:
     vocabulary: int
     eos_ids: frozenset[int]
     device: torch.device = CPU
+    fingerprint: str = ""
 
     @torch.inference_mode()
     def forward(self, slices: Sequence[Slice]) -> torch.Tensor:
@@ -85,7 +90,8 @@ def open_model(path: str | Path, *, dtype: torch.dtype, threads: int, device: to
     if device.type == "cpu":
         pack_linears(module)
     eos_ids = _eos_ids(module, path)
-    return Model(module, dtype, geometry, config.max_position_embeddings, config.vocab_size, eos_ids, device)
+    context_tokens, fingerprint = config.max_position_embeddings, fingerprint_of(path)
+    return Model(module, dtype, geometry, context_tokens, config.vocab_size, eos_ids, device, fingerprint)
 
 
 def _load(path: str | Path, dtype: torch.dtype) -> Any:

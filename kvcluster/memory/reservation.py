@@ -42,11 +42,15 @@ RESERVATION_MOVES: dict[ReservationState, frozenset[ReservationState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a request was opened: for whom, with handles of which sizes, and its place in the device's queue."""
+    """How a request was opened: for whom, with handles of which sizes, and its place in the device's queue.
+
+    Under `cache_root` its tokens are found; empty: they are not.
+    """
 
     sizes: HandleSizes
     arrival: int
     tenant: str = ""
+    cache_root: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +63,15 @@ class Use:
 
 class Reservation:
     """One request's windows: its `own`, and those that it `uses` of prefixes, newest last. `writing` is the prefix that
-    it is about to seal."""
+    it is about to seal, `token_ids` are those of its tokens that are known here."""
 
     def __init__(self, request: RequestId, range_map: RangeMap, terms: Terms) -> None:
         self.request = request
         self.range_map = range_map
         self.arrival = terms.arrival
         self.tenant = terms.tenant
+        self.cache_root = terms.cache_root
+        self.token_ids = b""
         self.sizes = terms.sizes
         self.state = ReservationState.RESERVED
         self.uses: tuple[Use, ...] = ()

@@ -11,7 +11,8 @@ none of these it is *idle*: gone at once, or kept until its memory is needed. By
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -56,7 +57,10 @@ class Part:
 
 
 class SharedPrefix:
-    """`owner` is the request that publishes it, until it is sealed; `is_kept`: not gone when nobody uses it."""
+    """`owner` is the request that publishes it, until it is sealed; `is_kept`: not gone when nobody uses it.
+
+    `content` stands for its tokens, and is the same for another prefix of the same tokens; empty: it is not told.
+    """
 
     def __init__(
         self, number: int, tenant: str, shape: Shape, extent: Extent, parent: SharedPrefix | None = None
@@ -69,10 +73,11 @@ class SharedPrefix:
         self.state = PrefixState.WRITING
         self.owner: RequestId | None = None
         self.is_kept = False
+        self.content = b""
         self.is_idle = False
         self.users: set[RequestId] = set()
         self.ghosts: set[str] = set()
-        self.children: set[SharedPrefix] = set()
+        self.children: OrderedDict[SharedPrefix, None] = OrderedDict()  # the oldest first
         self.busy_children = 0
         self.handles: tuple[Handle, ...] = ()
         self._own: dict[tuple[int, int], tuple[Handle, ...]] = {}
@@ -165,7 +170,6 @@ class SharedPrefixes:
     def __init__(self) -> None:
         self._last = 0
         self._by_number: dict[int, SharedPrefix] = {}
-        self._idle: dict[int, SharedPrefix] = {}  # least recently used first
         self._haunted: dict[str, set[SharedPrefix]] = {}
 
     def __iter__(self) -> Iterator[SharedPrefix]:
@@ -180,7 +184,7 @@ class SharedPrefixes:
         prefix = SharedPrefix(self._last, tenant, shape, extent, parent)
         self._by_number[prefix.number] = prefix
         if parent is not None:
-            parent.children.add(prefix)
+            parent.children[prefix] = None
             parent.busy_children += 1
         return prefix
 
@@ -232,26 +236,17 @@ class SharedPrefixes:
                 break
             link.is_idle = idle
             turned.append(link)
-            if idle:
-                self._idle[link.number] = link
-            else:
-                self._idle.pop(link.number, None)
             if link.parent is not None:
                 link.parent.busy_children += -1 if idle else 1
         return turned
-
-    def idle_leaf(self, of: Callable[[str], bool]) -> SharedPrefix | None:
-        """The least recently used one, of tenants that `of` accepts, that nobody uses and none builds on."""
-        return next((p for p in self._idle.values() if not p.children and of(p.tenant)), None)
 
     def remove(self, prefix: SharedPrefix) -> list[SharedPrefix]:
         """It is drained: nobody finds it any more, and its parent has a child less. Returns those that turned."""
         prefix.move(PrefixState.DRAINED)
         del self._by_number[prefix.number]
-        self._idle.pop(prefix.number, None)
         if prefix.parent is None:
             return []
-        prefix.parent.children.discard(prefix)
+        prefix.parent.children.pop(prefix, None)
         prefix.parent.busy_children -= not prefix.is_idle
         return self.settle(prefix.parent)
 

@@ -21,30 +21,34 @@ from typing import NamedTuple
 
 from kvcluster.driver.protocol import Fence
 from kvcluster.errors import KvClusterError, NotAllowed
+from kvcluster.index.token_chain import count_of
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory
+from kvcluster.wire.messages import MOST_TOKENS
 
 MOST_ASKS = 1024  # in one frame
 MOST_OPERATIONS = 4096  # in one frame, as the wire has it
 MOST_RUNS = 32_768  # of windows, in one frame or reply: at most 1.5 of its 4 MiB, so that 4,095 refusals fit beside
+MOST_ID_BYTES = 4 * MOST_TOKENS  # of token ids, in one frame
 MOST_PREFIXES = 1024  # that one request uses: leaving them all takes an operation each, of one frame
 
 
 class Load(NamedTuple):
-    """What of a frame, or of its reply, asks take at most; `runs` are of windows."""
+    """What of a frame, or of its reply, asks take at most; `runs` are of windows, `id_bytes` of token ids."""
 
     asks: int = 0
     operations: int = 0
     runs: int = 0
+    id_bytes: int = 0
 
     def with_more(self, more: Load) -> Load:
-        return Load(self.asks + more.asks, self.operations + more.operations, self.runs + more.runs)
+        return Load(*(mine + its for mine, its in zip(self, more, strict=True)))
 
     def fits(self, most: Load) -> bool:
-        return self.asks <= most.asks and self.operations <= most.operations and self.runs <= most.runs
+        return all(mine <= its for mine, its in zip(self, most, strict=True))
 
 
-MOST = Load(MOST_ASKS, MOST_OPERATIONS, MOST_RUNS)
+MOST = Load(MOST_ASKS, MOST_OPERATIONS, MOST_RUNS, MOST_ID_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +184,9 @@ def check(asks: Sequence[Ask]) -> None:
     if len(set(memories)) != len(memories) or any(memory.in_flight for memory in memories):
         raise NotAllowed(reason="a request may have one ask in flight: settle it first")
     if not load_of(*asks).fits(MOST):
-        limits = f"{MOST.asks} asks, {MOST.operations} operations and {MOST.runs} runs of windows"
+        limits = (
+            f"{MOST.asks} asks, {MOST.operations} operations, {MOST.runs} runs of windows and {MOST.id_bytes // 4} ids"
+        )
         raise ValueError(f"a frame carries at most {limits}: use several")
     for ask in asks:
         _check_state(ask)
@@ -202,7 +208,7 @@ def refusal_of(ask: Ask) -> KvClusterError | None:
     holdings = ask.memory.holdings
     if isinstance(ask, TakeSnapshot | Publish) and holdings.prefix_count >= MOST_PREFIXES:
         return NotAllowed(reason=f"a request uses at most {MOST_PREFIXES} prefixes, and this one does")
-    if holdings.takes_windows or not isinstance(ask, Grow | Spend | Join | TakeSnapshot | Publish):
+    if holdings.takes_windows or not isinstance(ask, Grow | Spend | Join | Find | TakeSnapshot | Publish):
         return None
     state = "torn: a prefix that it used is gone" if holdings.is_torn else "quarantined"
     return NotAllowed(reason=f"the memory is {state}, and takes no more commits")
@@ -211,7 +217,7 @@ def refusal_of(ask: Ask) -> KvClusterError | None:
 def _check_tokens(ask: Ask) -> None:
     most = ask.memory.spec.max_tokens
     match ask:
-        case Grow(tokens=tokens) | Spend(tokens=tokens) | Join(tokens=tokens):
+        case Grow(tokens=tokens) | Spend(tokens=tokens) | Join(tokens=tokens) | Find(grow_to=tokens):
             bounds = (1, most)
         case TakeSnapshot(tokens=tokens) | Publish(tokens=tokens) if not ask.memory.holdings.is_torn:
             bounds = (1, ask.memory.tokens)
@@ -220,6 +226,8 @@ def _check_tokens(ask: Ask) -> None:
         case _:
             return
     check_room(ask.memory, tokens, *bounds)
+    if isinstance(ask, Find):
+        check_token_ids(ask.memory, ask.token_ids)
     if isinstance(ask, Join) and ask.grow_to is not None:
         check_room(ask.memory, ask.grow_to, 1, most)
     if isinstance(ask, TakeSnapshot):
@@ -232,6 +240,11 @@ def check_room(memory: SequenceMemory, tokens: int, least: int, most: int) -> No
         raise ValueError(f"{memory.request} has room for {least} to {most}, not {tokens} tokens")
 
 
+def check_token_ids(memory: SequenceMemory, token_ids: bytes) -> None:
+    """Raises ValueError where these are no ids, none, or more than the memory's most or than an operation names."""
+    check_room(memory, count_of(token_ids), 1, min(memory.spec.max_tokens, MOST_TOKENS))
+
+
 def check_written(memory: SequenceMemory, tokens: int, written: int) -> None:
     """Raises ValueError where `written` tokens cannot have been computed, or not all of the first `tokens` were."""
     if not tokens <= written <= memory.tokens and not memory.holdings.is_torn:
@@ -241,7 +254,7 @@ def check_written(memory: SequenceMemory, tokens: int, written: int) -> None:
 
 def load_of(*asks: Ask) -> Load:
     """The most that the frame, or its reply, says for these."""
-    return Load(len(asks), sum(map(_operations, asks)), sum(map(_runs, asks)))
+    return Load(len(asks), sum(map(_operations, asks)), sum(map(_runs, asks)), sum(map(_id_bytes, asks)))
 
 
 def _operations(ask: Ask) -> int:
@@ -251,7 +264,7 @@ def _operations(ask: Ask) -> int:
             return 2 + ask.memory.holdings.prefix_count
         case End():
             return 3 + ask.memory.holdings.prefix_count
-        case Join():
+        case Join() | Find():
             return 4
         case _:
             return 3
@@ -261,7 +274,11 @@ def _runs(ask: Ask) -> int:
     match ask:
         case Shed() | End():
             return ask.memory.returnable_runs
-        case Join(grow_to=int()):
+        case Join(grow_to=int()) | Find():
             return 2 * ask.memory.fragments
         case _:
             return ask.memory.fragments
+
+
+def _id_bytes(ask: Ask) -> int:
+    return len(ask.token_ids) if isinstance(ask, Find | End) else 0

@@ -8,18 +8,21 @@ call that does becomes a charge. What a verb means, and its undo, is in `device_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 
-from kvcluster.budget.eviction import Evictable
+from kvcluster.budget.eviction import Evictable, Guard
 from kvcluster.budget.governor import Governor
-from kvcluster.budget.ledger import FREE, Account, Ledger, account_of
+from kvcluster.budget.ledger import FREE, RETAINED, Account, Ledger, account_of
 from kvcluster.driver.protocol import Driver
-from kvcluster.ids import GrantId
+from kvcluster.ids import GrantId, RequestId
+from kvcluster.index.prefix_index import PrefixIndex
 from kvcluster.memory.handle import Handle, bytes_by_tenant, bytes_of
 from kvcluster.memory.pool import HandlePool
 from kvcluster.memory.quarantine import Quarantine
 from kvcluster.memory.reservation import Reservation
 from kvcluster.memory.shared_prefix import PrefixState, SharedPrefix, SharedPrefixes
 from kvcluster.services.device_settings import MemorySettings
+from kvcluster.services.retained import RetainedPrefixes
 from kvcluster.units import ceil_div
 
 
@@ -41,16 +44,19 @@ class Books:
         )
         self.quarantine = Quarantine()
         self.prefixes = SharedPrefixes()
+        self.index = PrefixIndex()
+        self.retained = RetainedPrefixes(settings.quotas.by_tenant)
+        self.guard = Guard(self.ledger, settings.quotas)
         self.evictions = 0
-        self._retained: dict[str, int] = {}  # bytes of idle prefixes, by tenant that has any
 
     def most_bytes(self, tenant: str) -> int:
         """The most that the tenant can ever have; what is lost never comes back."""
-        most = self.ledger.capacity_bytes - self.quarantine.lost_bytes
-        quota = self.settings.quotas.of(tenant)
-        if quota is not None:
-            most = min(most, quota - self.quarantine.lost_by(tenant))
-        return max(0, most)
+        return self.settings.quotas.most_bytes(
+            tenant,
+            self.ledger.capacity_bytes,
+            gone_bytes=self.quarantine.lost_bytes,
+            gone_of=self.quarantine.lost_by,
+        )
 
     # --- handles of requests --------------------------------------------------------------------------------------
 
@@ -98,13 +104,24 @@ class Books:
         prefix.owner = None
         self.ledger.post(prefix.size_bytes, debit=request_account(reservation), credit=prefix_account(prefix))
 
+    def use(self, prefix: SharedPrefix, request: RequestId) -> None:
+        """`request` uses it from now on, and with it those that it builds on."""
+        links = list(takewhile(lambda link: request not in link.users, prefix.chain()))
+        turned = self.prefixes.use(prefix, request)
+        self.booked(turned)
+        for link in links[len(turned) :]:  # in use before
+            self.retained.used(link)
+
     def booked(self, turned: Iterable[SharedPrefix]) -> None:
         """These have become idle, or are used again."""
         for prefix in turned:
             idle, used = Account.retained(prefix.number, prefix.tenant), Account.prefix(prefix.number, prefix.tenant)
-            debit, credit = (used, idle) if prefix.is_idle else (idle, used)
-            self.ledger.post(prefix.size_bytes, debit=debit, credit=credit)
-            self._keep(prefix.tenant, prefix.size_bytes if prefix.is_idle else -prefix.size_bytes)
+            if prefix.is_idle:
+                self.ledger.post(prefix.size_bytes, debit=used, credit=idle)
+                self.retained.idle(prefix)
+            else:
+                self.ledger.post(prefix.size_bytes, debit=idle, credit=used)
+                self.retained.used(prefix)
 
     def drain_finished(self, prefix: SharedPrefix | None) -> None:
         """Drain it, and those that it builds on, as far as nobody uses them and nobody wants them kept."""
@@ -114,12 +131,17 @@ class Books:
             self._drain(prefix)
             prefix = prefix.parent
 
+    def strike(self, prefix: SharedPrefix) -> None:
+        """It is no more: nobody finds it, and it is on nobody's list. Its bytes and handles are its caller's."""
+        self.index.remove(prefix.number)
+        self.retained.gone(prefix)
+        self.booked(self.prefixes.remove(prefix))
+
     def _drain(self, prefix: SharedPrefix) -> None:
         size_bytes = prefix.size_bytes
         self.ledger.post(size_bytes, debit=prefix_account(prefix), credit=FREE)
-        self._keep(prefix.tenant, -size_bytes)
         was_sealed = prefix.state is PrefixState.SEALED
-        self.booked(self.prefixes.remove(prefix))
+        self.strike(prefix)
         if was_sealed:
             self.governor.freed(size_bytes)
             self.pool.destroy(prefix.handles)
@@ -130,39 +152,41 @@ class Books:
     # --- budget.governor.Evictor ----------------------------------------------------------------------------------
 
     def evictable_bytes(self, tenant: str) -> Evictable:
-        """What can be freed at once for this tenant: idle prefixes, its own and everybody else's."""
-        own_bytes = self._retained.get(tenant, 0)
-        return Evictable(own_bytes, self.ledger.total("retained") - own_bytes)
+        """What can be freed at once for this tenant: idle prefixes, as far as they are not guarded for others."""
+        return self.guard.evictable_bytes(tenant)
 
     def evict(self, tenant: str, *, own_bytes: int, others_bytes: int) -> None:
-        """Free at least so much of each, least recently used first, children before parents.
+        """Free at least so much of each; children before parents, and what is guarded for others never.
 
-        Of others', what tenants without a quota keep goes before what a quota was given for.
+        Of others', what no quota names goes before what a quota was given for.
         """
-        self._evict(own_bytes, lambda other: other == tenant)
-        others_bytes -= self._evict(others_bytes, lambda other: other != tenant and self._is_open(other))
-        self._evict(others_bytes, lambda other: other != tenant)
+        self._evict(own_bytes, lambda: self.retained.next_of(tenant))
+        others_bytes -= self._evict(others_bytes, self.retained.next_unnamed)
+        self._evict(others_bytes, self._next_unguarded)
 
     def evict_all(self) -> None:
         """Every prefix that nobody uses goes."""
-        self._evict(self.ledger.capacity_bytes, lambda _: True)
+        self._evict_for_hardware(self.ledger.capacity_bytes)
 
-    def _evict(self, size_bytes: int, of: Callable[[str], bool]) -> int:
-        """Free at least so much of what these tenants keep, or all of it; returns how much it was."""
-        before = self.ledger.total("retained")
-        while (gone := before - self.ledger.total("retained")) < size_bytes and (leaf := self.prefixes.idle_leaf(of)):
+    def _evict_for_hardware(self, size_bytes: int) -> None:
+        """Free at least so much, or all that nobody uses; what is guarded goes last."""
+        for next_leaf in (self.retained.next_unnamed, self._next_unguarded, self._next_named):
+            size_bytes -= self._evict(size_bytes, next_leaf)
+
+    def _next_unguarded(self) -> SharedPrefix | None:
+        return self.retained.next_among(self.guard.named())
+
+    def _next_named(self) -> SharedPrefix | None:
+        return self.retained.next_among(self.settings.quotas.by_tenant)
+
+    def _evict(self, size_bytes: int, next_leaf: Callable[[], SharedPrefix | None]) -> int:
+        """Free at least so much of those that go next, or all of them; returns how much it was."""
+        before = self.ledger.total(RETAINED)
+        while (gone := before - self.ledger.total(RETAINED)) < size_bytes and (leaf := next_leaf()) is not None:
             self.evictions += 1
             leaf.is_kept = False
             self.drain_finished(leaf)
         return gone
-
-    def _keep(self, tenant: str, change_bytes: int) -> None:
-        kept = self._retained.pop(tenant, 0) + change_bytes
-        if kept:
-            self._retained[tenant] = kept
-
-    def _is_open(self, tenant: str) -> bool:
-        return self.settings.quotas.of(tenant) is None
 
     # --- size -----------------------------------------------------------------------------------------------------
 
@@ -174,7 +198,7 @@ class Books:
         seen = self.driver.memory_info()
         wanted = int(min(self.settings.capacity_bytes, utilization * (seen.free_bytes + seen.held_bytes)))
         self.governor.collect_expired()
-        self._evict(self.ledger.claimed_bytes - wanted, lambda _: True)
+        self._evict_for_hardware(self.ledger.claimed_bytes - wanted)
         self._resize(max(self._claimed_bytes(), wanted - wanted % self.granule_bytes))
         return self.ledger.capacity_bytes
 

@@ -26,6 +26,7 @@ from kvcluster.memory.reservation import Reservation, Terms
 from kvcluster.memory.shared_prefix import SharedPrefix
 from kvcluster.services.books import Books, request_account
 from kvcluster.services.device_settings import MemorySettings
+from kvcluster.services.finding import Finder
 from kvcluster.services.queue import Queue
 from kvcluster.services.sharing import Remains, Sharing
 from kvcluster.services.work import Work
@@ -39,7 +40,8 @@ MOST_OPEN = 4096  # requests of one session; each costs the device some memory o
 class Opening:
     """What a request is to be: its shape, its most tokens, whose it is, and how much of it others may share.
 
-    `after` is a request that has ended, whose place in the queue this one takes.
+    `after` is a request that has ended, whose place in the queue this one takes. Its tokens are found under
+    `cache_root`, if it has one.
     """
 
     groups: tuple[GroupShape, ...]
@@ -47,6 +49,7 @@ class Opening:
     after: RequestId | None = None
     tenant: str = ""
     shareable_tokens: int = 0
+    cache_root: bytes = b""
 
 
 class DeviceMemory:
@@ -56,6 +59,7 @@ class DeviceMemory:
         self.books = Books(driver, settings, clock=clock)
         self.queue = Queue(self.books)
         self.sharing = Sharing(self.books, self.queue)
+        self.finder = Finder(self.books, self.sharing)
         self.reservations: dict[RequestId, Reservation] = {}
         self.reserved_bytes = 0  # address space of all open reservations; no memory
         self._open_of: Counter[str] = Counter()
@@ -81,7 +85,7 @@ class DeviceMemory:
         snapshots = shape.window_count(shape.with_snapshots(shape.windows(0)))
         self._check_fits(max(range_map.most_bytes, snapshots * shape.granule_bytes), opening.tenant)
         sizes = HandleSizes.of(shape, opening.shareable_tokens, self.books.settings.largest_bytes)
-        terms = Terms(sizes, self.queue.arrive(opening.tenant, opening.after), opening.tenant)
+        terms = Terms(sizes, self.queue.arrive(opening.tenant, opening.after), opening.tenant, opening.cache_root)
         reservation = self.reservations[request] = Reservation(request, range_map, terms)
         self._open_of[request.session] += 1
         self.reserved_bytes += reservation.reserved_bytes
@@ -161,18 +165,23 @@ class DeviceMemory:
         work.after.append(lambda: self._released(reservation, handles, unmapped=unmapped))
         return bytes_of(handles)
 
-    def close(self, request: RequestId, work: Work, *, retain_tokens: int = 0) -> Remains | None:
+    def close(
+        self, request: RequestId, work: Work, *, retain_tokens: int = 0, token_ids: bytes = b""
+    ) -> Remains | None:
         """End the request: its grants return, and windows that were not given back are quarantined.
 
         Where something is to be retained, those that lie wholly inside so many tokens are unmapped: they become a
         prefix that others may join, or are free. Of the prefixes that it left in this group those stay that lie inside.
-        Returns the newest of what stays.
+        Returns the newest of what stays. `token_ids` are those that followed what `find` was told: with them all that
+        stays is found by its tokens.
 
         Raises:
             UnknownRequest: nothing changed.
         """
         reservation = self.reservation(request)
         work.retain_tokens, work.is_ended = retain_tokens, True
+        reservation.token_ids += token_ids
+        work.txn.doing("tokens told", 0, undo=lambda _: _untell(reservation, token_ids))
         planned = self.sharing.retain(reservation, work) if retain_tokens else None
         work.after.append(lambda: self._end(reservation, planned, retain_tokens))
         return self.sharing.remains(planned, work) if retain_tokens else None
@@ -279,6 +288,7 @@ class DeviceMemory:
             self.books.reuse(reservation, reservation.detach(reservation.own.held_below(limit)))
         if left := reservation.own.held_runs():
             self.books.isolate(reservation, reservation.detach(left))
+        self.finder.ended(reservation)
         self.books.governor.close(reservation.request)
         self.queue.leave(reservation)
         self._strike(reservation)
@@ -288,6 +298,10 @@ class DeviceMemory:
         del self.reservations[reservation.request]
         self._open_of -= Counter([reservation.request.session])  # and drops a session at 0
         self.reserved_bytes -= reservation.reserved_bytes
+
+
+def _untell(reservation: Reservation, token_ids: bytes) -> None:
+    reservation.token_ids = reservation.token_ids.removesuffix(token_ids)
 
 
 def _forget(handles: Iterable[Handle]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from kvcluster.geometry.residency import GroupShape
 from kvcluster.ids import RequestId, WindowRun
-from kvcluster.services.asks import Ask, AskGrant, Grow, Join, Publish, ReturnGrant, Spend
+from kvcluster.services.asks import Ask, AskGrant, Find, Grow, Join, Publish, ReturnGrant, Spend
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence import MemoryState, SequenceMemory
 from kvcluster.services.taken_back import TakenBack, Windows, behind
@@ -39,6 +39,7 @@ def open_operation(memory: SequenceMemory) -> tuple[wire.Operation, ...]:
         after=key_of(spec.after) if spec.after else None,
         tenant=spec.tenant,
         shareable_tokens=spec.shareable_tokens,
+        cache_root=spec.cache_root,
     )
     return (opened,)
 
@@ -55,6 +56,8 @@ def operations_of(ask: Ask, grants: Iterator[int]) -> tuple[wire.Operation, ...]
     match ask:
         case Grow(memory, tokens):
             return grow_operations(memory, tokens, next(grants))
+        case Find(memory, token_ids, grow_to):
+            return find_operations(memory, token_ids, grow_to, next(grants))
         case Join(memory, prefix, tokens, grow_to):
             return join_operations(memory, prefix, tokens, grow_to=grow_to, grant=next(grants))
         case AskGrant(memory, grant):
@@ -106,6 +109,14 @@ def join_operations(
     size_bytes = max(1, memory.holdings.missing_bytes(shape.windows(grow_to), beside=beside))
     asked = wire.Grant(request=key, grant=grant, size_bytes=size_bytes, tokens=grow_to)
     return (*operations, asked, commit_operation(memory, grow_to, grant))
+
+
+def find_operations(memory: SequenceMemory, token_ids: bytes, grow_to: int, grant: int) -> tuple[wire.Operation, ...]:
+    """`find`, and `grant` and `commit` for what is missing beside what it joins."""
+    key = key_of(memory.request)
+    found = wire.Find(request=key, token_ids=token_ids)
+    asked = wire.Grant(request=key, grant=grant, size_bytes=memory.bytes_to_reach(grow_to) or 1, tokens=grow_to)
+    return (*open_operation(memory), found, asked, commit_operation(memory, grow_to, grant))
 
 
 def grant_operations(memory: SequenceMemory, grant: int, size_bytes: int) -> tuple[wire.Operation, ...]:

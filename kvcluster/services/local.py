@@ -129,12 +129,15 @@ class LocalDevice:
         layout: Layout = Layout.TOKEN_MAJOR,
         tenant: str = "",
         shareable_tokens: int = 0,
+        cache_root: bytes = b"",
     ) -> SequenceMemory:
         """A new request's memory: an address for `max_tokens` tokens that never moves, and no bytes yet.
 
-        What tenants and shareable tokens are, and what else can be said, is in `SequenceSpec`.
+        What tenants, shareable tokens and a cache root are, and what else can be said, is in `SequenceSpec`.
         """
-        spec = SequenceSpec(geometry, layout, max_tokens, tenant=tenant, shareable_tokens=shareable_tokens)
+        spec = SequenceSpec(
+            geometry, layout, max_tokens, tenant=tenant, shareable_tokens=shareable_tokens, cache_root=cache_root
+        )
         return self.port.memory(spec)
 
     def working(self) -> AbstractContextManager[None]:

@@ -21,6 +21,7 @@ from kvcluster.wire import messages as wire
 from kvcluster.wire.faults import fault_of
 
 ALONE = (wire.GiveBack, wire.Publish, wire.Seal)
+FIRST = (wire.Join, wire.Find)
 BACK = (wire.Release, wire.Leave, wire.Close)
 
 
@@ -57,10 +58,14 @@ class Operations:
         match op:
             case wire.Open() | wire.Close():
                 return self._begin_or_end(request, op, work)
+            case wire.Find():
+                return self._find(request, op, work)
             case wire.Publish() | wire.Seal() | wire.Join() | wire.Leave():
                 return self._share(request, op, work)
-            case _:
+            case wire.Grant() | wire.GiveBack() | wire.Commit() | wire.Release():
                 return self._spend(request, op, work)
+            case _:
+                raise NotAllowed(reason=f"{op.verb} is for host pages, and this is a device")
 
     def _begin_or_end(self, request: RequestId, op: wire.Open | wire.Close, work: Work) -> wire.Answer:
         match op:
@@ -69,7 +74,7 @@ class Operations:
                 self.requests += 1
                 return wire.Opened(arrival=arrival)
             case wire.Close():
-                left = self._memory.close(request, work, retain_tokens=op.retain_tokens)
+                left = self._memory.close(request, work, retain_tokens=op.retain_tokens, token_ids=op.token_ids)
                 return wire.Closed(prefix=left.prefix.number, tokens=left.tokens) if left else wire.Closed()
 
     def _spend(
@@ -89,6 +94,13 @@ class Operations:
             case wire.Release():
                 unmapped = op.outcome == "clean"
                 return wire.Released(size_bytes=memory.release(request, window_runs(op.runs), work, unmapped=unmapped))
+
+    def _find(self, request: RequestId, op: wire.Find, work: Work) -> wire.Answer:
+        found = self._memory.finder.find(self._memory.reservation(request), op.token_ids, work)
+        if found.joining is None:
+            return wire.Found(known=found.known)
+        prefix, part, tokens = found.joining.prefix, found.joining.part, found.joining.tokens
+        return wire.Found(known=found.known, prefix=prefix.number, tokens=tokens, runs=wire_runs(part.runs))
 
     def _share(
         self, request: RequestId, op: wire.Publish | wire.Seal | wire.Join | wire.Leave, work: Work
@@ -116,7 +128,7 @@ def _opening(request: RequestId, op: wire.Open) -> Opening:
     except ValueError as wrong:
         raise NotAllowed(reason=str(wrong)) from wrong
     after = RequestId(request.session, op.after.number, op.after.generation) if op.after else None
-    return Opening(groups, op.max_tokens, after, op.tenant, op.shareable_tokens)
+    return Opening(groups, op.max_tokens, after, op.tenant, op.shareable_tokens, op.cache_root)
 
 
 def _check(ops: Sequence[wire.Operation]) -> None:
@@ -131,7 +143,8 @@ def _check(ops: Sequence[wire.Operation]) -> None:
     kinds = [type(op) for op in ops]
     if wire.Close in kinds[:-1]:
         raise NotAllowed(reason="close is the last operation of its group")
-    if wire.Join in kinds[1:]:
-        raise NotAllowed(reason="join is the first operation of its group")
-    if (wire.Commit in kinds or wire.Join in kinds) and any(kind in kinds for kind in BACK):
+    for kind, op in zip(kinds[1:], ops[1:], strict=True):
+        if kind in FIRST:
+            raise NotAllowed(reason=f"{op.verb} is the first operation of its group")
+    if any(kind in kinds for kind in (wire.Commit, *FIRST)) and any(kind in kinds for kind in BACK):
         raise NotAllowed(reason="a group takes windows or gives windows back, not both")

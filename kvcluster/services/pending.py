@@ -15,7 +15,7 @@ from kvcluster.errors import KvClusterError, NotShareable
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.shareability import Refusal
 from kvcluster.mapping.supply import Supply
-from kvcluster.services.asks import Ask, End, Grow, Join, Outcome, Publish, Seal, Spend, TakeSnapshot
+from kvcluster.services.asks import Ask, End, Find, Grow, Join, Outcome, Publish, Seal, Spend, TakeSnapshot
 from kvcluster.services.correspondence import Sent
 from kvcluster.services.encoding import window_runs
 from kvcluster.services.pieces import JoinedWindows, Piece, pieces_of, size_of
@@ -41,6 +41,7 @@ class PendingAsks:
         self._asks = tuple(ask for ask, _ in asked)
         self._errors = [error for _, error in asked]
         self._prefixes: dict[int, Prefix] = {}  # by the ask's place
+        self._known: dict[int, int] = {}  # tokens, by the ask's place
         self._returned: dict[SequenceMemory, TakenBack] = {}
         self._sent = sent
 
@@ -70,7 +71,7 @@ class PendingAsks:
             for ask in self._asks:
                 ask.memory.in_flight = False
         return tuple(
-            Outcome(ask, error, self._prefixes.get(place), _joined_tokens(ask))
+            Outcome(ask, error, self._prefixes.get(place), _joined_tokens(ask), self._known.get(place, 0))
             for place, (ask, error) in enumerate(zip(self._asks, self._errors, strict=True))
         )
 
@@ -104,6 +105,8 @@ class PendingAsks:
                     self._errors[place] = NotShareable(kind=Refusal.NOT_SEALED, reason=reason)
                 case wire.Sealed(prefix=number), Seal(memory) if plan := memory.holdings.publication:
                     self._prefixes[place] = self._prefix(memory, number, plan.tokens)
+                case wire.Found(known=known), _:
+                    self._known[place] = known
                 case wire.Closed(prefix=int(number), tokens=tokens), End(memory):
                     self._prefixes[place] = self._prefix(memory, number, tokens)
 
@@ -159,7 +162,7 @@ def _by_ask(asks: Sequence[Ask], results: Sequence[wire.GroupResult]) -> Iterato
 
 
 def _joined_tokens(ask: Ask) -> int:
-    return ask.memory.joined_tokens if isinstance(ask, Join) else 0
+    return ask.memory.joined_tokens if isinstance(ask, Join | Find) else 0
 
 
 def _finished(ask: Ask) -> KvClusterError | None:
@@ -168,7 +171,7 @@ def _finished(ask: Ask) -> KvClusterError | None:
         match ask:
             case TakeSnapshot(memory, tokens, written):
                 take_snapshot(memory, tokens, written)
-            case Grow() | Spend() | Join():
+            case Grow() | Spend() | Join() | Find():
                 fill_rings(ask.memory)
     except NotShareable as refusal:
         return refusal

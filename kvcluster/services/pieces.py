@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from kvcluster.driver.protocol import PhysicalHandle
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import WindowRun
-from kvcluster.services.asks import Ask, Grow, Join, Spend, TakeSnapshot
+from kvcluster.services.asks import Ask, Find, Grow, Join, Spend, TakeSnapshot
 from kvcluster.services.encoding import snapshot_windows, window_runs
 from kvcluster.services.sequence import SequenceMemory
 from kvcluster.services.taken_back import TakenBack, Windows
@@ -82,6 +82,8 @@ def pieces_of(ask: Ask, answers: Sequence[wire.Answer]) -> Iterator[Piece]:
                 yield OwnWindows(ask.memory, window_runs(runs), _wanted(ask))
             case wire.Joined(prefix=number, tokens=tokens, runs=runs):
                 yield JoinedWindows(ask.memory, window_runs(runs), number, tokens)
+            case wire.Found(prefix=number, tokens=tokens, runs=runs) if runs:
+                yield JoinedWindows(ask.memory, window_runs(runs), number, tokens)
             case wire.Sealed(runs=runs, refusal=refusal):
                 yield SealedWindows(ask.memory, window_runs(runs), is_shared=refusal is None)
 
@@ -89,7 +91,7 @@ def pieces_of(ask: Ask, answers: Sequence[wire.Answer]) -> Iterator[Piece]:
 def _wanted(ask: Ask) -> Windows:
     shape = ask.memory.holdings.shape
     match ask:
-        case Grow(tokens=tokens) | Spend(tokens=tokens) | Join(grow_to=int(tokens)):
+        case Grow(tokens=tokens) | Spend(tokens=tokens) | Join(grow_to=int(tokens)) | Find(grow_to=tokens):
             return shape.windows(tokens)
         case TakeSnapshot(tokens=tokens):
             return snapshot_windows(ask.memory, tokens)

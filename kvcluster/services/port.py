@@ -20,12 +20,14 @@ from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.residency import RangeMap, Shape
 from kvcluster.geometry.shareability import Refusal
 from kvcluster.ids import GrantId, RequestId
+from kvcluster.index.token_chain import packed
 from kvcluster.mapping.address_range import open_range
 from kvcluster.services import encoding
 from kvcluster.services.asks import (
     Ask,
     AskGrant,
     End,
+    Find,
     Join,
     Leave,
     Outcome,
@@ -128,6 +130,11 @@ class DevicePort:
         """
         return self._departures.advance()
 
+    @property
+    def driver_calls(self) -> int:
+        """Of this client's driver so far; in a LocalDevice they are the device's too."""
+        return sum(self.driver.calls().values())
+
     def pushes(self) -> tuple[wire.Reclaim, ...]:
         """What the device demands back since the last call. Never waits."""
         return self.transport.pushes()
@@ -172,6 +179,10 @@ class DevicePort:
         assert prefix is not None  # or an error was raised
         return prefix
 
+    def find(self, memory: SequenceMemory, token_ids: Sequence[int], tokens: int) -> int:
+        self._one(Find(memory, packed(token_ids), tokens))
+        return memory.joined_tokens
+
     def join(self, memory: SequenceMemory, prefix: Prefix, tokens: int) -> int:
         self._one(Join(memory, prefix, tokens))
         return memory.joined_tokens
@@ -189,11 +200,11 @@ class DevicePort:
         memory.is_leaving = True
         self._departures.wait(memory, after)
 
-    def close_memory(self, memory: SequenceMemory, *, retain_tokens: int) -> Prefix | None:
+    def close_memory(self, memory: SequenceMemory, *, retain_tokens: int, token_ids: bytes) -> Prefix | None:
         if memory.state is MemoryState.CLOSED:
             memory.range.close()  # does nothing, unless it failed before
             return None
-        return self._one(End(memory, retain_tokens)).prefix
+        return self._one(End(memory, retain_tokens, token_ids)).prefix
 
     def _free_for_verbs(self, memory: SequenceMemory) -> None:
         """Wait for what `tend` has under way for it; what became of that the next `tend` says."""
@@ -225,8 +236,8 @@ class DevicePort:
         match ask:
             case Shed(memory, after):
                 return self._emptied(memory, memory.holdings.shed(after=after))
-            case End(memory, retain_tokens):
-                return self._end(memory, retain_tokens)
+            case End(memory, retain_tokens, token_ids):
+                return self._end(memory, retain_tokens, token_ids)
             case Leave(memory):
                 return self._emptied(memory, memory.holdings.leave())
             case Seal(memory):
@@ -241,7 +252,9 @@ class DevicePort:
         memory.emptied()
         return self._told(memory, taken_back)
 
-    def _end(self, memory: SequenceMemory, retain_tokens: int) -> tuple[Operations, KvClusterError | None]:
+    def _end(
+        self, memory: SequenceMemory, retain_tokens: int, token_ids: bytes
+    ) -> tuple[Operations, KvClusterError | None]:
         known, shape = memory.state is MemoryState.OPEN, memory.holdings.shape
         taken_back = memory.holdings.end()
         reach(Failpoint.CLIENT_UNMAPPED)
@@ -251,7 +264,8 @@ class DevicePort:
         retained = 0 if taken_back.error else retain_tokens
         if retained and not shape.has_rings:
             taken_back = encoding.but_retained(taken_back, shape.shared_windows(retained))
-        close = wire.Close(request=encoding.key_of(memory.request), retain_tokens=retained)
+        more_ids = token_ids if retained else b""
+        close = wire.Close(request=encoding.key_of(memory.request), retain_tokens=retained, token_ids=more_ids)
         told, error = self._told(memory, taken_back)
         return (*told, *((close,) if known else ())), error
 

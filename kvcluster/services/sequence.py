@@ -7,6 +7,7 @@ mapped, and whose it is, is kept in `services.holdings`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -16,6 +17,7 @@ from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.geometry.residency import CHUNK_TOKENS
 from kvcluster.ids import GrantId, RequestId
+from kvcluster.index.token_chain import packed
 from kvcluster.mapping.address_range import AddressRange
 from kvcluster.services.holdings import Holdings
 from kvcluster.services.prefix import Prefix
@@ -24,6 +26,7 @@ from kvcluster.states import State, moved
 if TYPE_CHECKING:
     import torch
 
+    from kvcluster.services.asks import Ask
     from kvcluster.services.port import DevicePort
     from kvcluster.tensors.views import KvViews
 
@@ -221,6 +224,22 @@ class SequenceMemory:
         return self._port.join(self, prefix, tokens)
 
     @operation
+    def find(self, token_ids: Sequence[int], tokens: int) -> int:
+        """Map what is known of these tokens, this request's own, and commit `tokens`; returns how many are there.
+
+        This request computes from that token on. It must hold nothing yet, and its `cache_root` says under what others
+        wrote it. Where nothing is known it is a grant and a commit. Raises as these, and as `join`, but that nothing
+        known is no error: `joined_tokens` is 0.
+        """
+        return self._port.find(self, token_ids, tokens)
+
+    def publication(self, tokens: int, *, written: int) -> tuple[Ask, ...]:
+        """The asks, a frame each, that share the first `tokens` tokens; none where that shares no more than is shared."""
+        from kvcluster.services.publication import publication
+
+        return publication(self, tokens, written)
+
+    @operation
     def leave(self) -> None:
         """Use no prefix any more. Where the request holds more than that, only a release leads on.
 
@@ -244,13 +263,14 @@ class SequenceMemory:
         self._port.release(self, after=after)
 
     @operation
-    def close(self, *, retain_tokens: int = 0) -> Prefix | None:
+    def close(self, *, retain_tokens: int = 0, token_ids: Sequence[int] = ()) -> Prefix | None:
         """Release, end the request, and free the address. Closing again tries again what could not be freed here.
 
         The whole granules of the first `retain_tokens` tokens stay on the device, for whoever joins them, until their
         memory is needed: returns the newest prefix that stays, with its own tokens, which may be fewer. A prefix that
         was used here stays if it lies wholly inside so many tokens; a longer one, only as long as others use it. With
-        rings only what was published stays.
+        rings only what was published stays. `token_ids` are those that followed what `find` was told: with them all of
+        it is found by its tokens.
 
         Raises:
             ValueError: more tokens are to be retained than are there. Nothing changed.
@@ -260,7 +280,7 @@ class SequenceMemory:
             DriverError: the address could not be freed; nothing is mapped in it. Or a graph is being captured, and
                 nothing changed.
         """
-        return self._port.close_memory(self, retain_tokens=retain_tokens)
+        return self._port.close_memory(self, retain_tokens=retain_tokens, token_ids=packed(token_ids))
 
     def views(self, dtype: torch.dtype) -> KvViews:
         """K and V of every layer over the committed tokens, in place; see `tensors.views.kv_views`."""

@@ -18,6 +18,7 @@ from kvcluster.errors import KvClusterError, NotAllowed, NotShareable
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.residency import Keeps
 from kvcluster.geometry.shareability import Refusal
+from kvcluster.index.token_chain import ID_BYTES
 from kvcluster.memory.handle import Handle
 from kvcluster.memory.reservation import Reservation, ReservationState, Use
 from kvcluster.memory.shared_prefix import Extent, Part, PrefixState, SharedPrefix, no_such_prefix
@@ -66,11 +67,13 @@ class Sharing:
         """Plan a prefix of the request's first `tokens` tokens, on top of what it shares already.
 
         Raises:
-            NotShareable: no whole granule beyond that lies inside, or a bulk handle reaches across its end.
+            NotShareable: no whole granule beyond that lies inside, a bulk handle reaches across its end, or the same
+                tokens are shared already and can be found.
             NotAllowed: windows of it are not committed (snapshots among them), it is quarantined, or it has a
                 prefix that is not sealed yet. Nothing changed.
         """
         extent = self._extent(reservation, tokens)
+        self._check_new(reservation, tokens)
         parent = reservation.uses[-1].prefix if reservation.uses else None
         prefix = self._plan(reservation, extent, parent)
         reservation.writing = prefix
@@ -121,7 +124,7 @@ class Sharing:
         work.naming(part.runs)
         self._seal_retained(prefix)
         reservation.use(prefix, part.windows)
-        self._books.booked(self._prefixes.use(prefix, reservation.request))
+        self._books.use(prefix, reservation.request)
         work.txn.doing("prefix joined", 0, undo=lambda _: self._unjoin(reservation))
         work.after.append(lambda: self._queue.weigh(reservation))
         work.handed += part.handles
@@ -171,6 +174,8 @@ class Sharing:
         windows = reservation.own.contiguous(base, limit)
         if windows == base or not shape.reusable_tokens(windows, work.retain_tokens):
             return None
+        if self._shared_alike(reservation, work.retain_tokens):
+            return None
         prefix = self._plan(reservation, Extent(work.retain_tokens, windows, base), kept.prefix if kept else None)
         work.txn.doing("prefix retained", 0, undo=lambda _: self._forget(prefix))
         return prefix
@@ -187,6 +192,7 @@ class Sharing:
     def keep(self, reservation: Reservation, prefix: SharedPrefix) -> None:
         """The planned prefix is what the request, which ends now, leaves."""
         self._books.hand_to_prefix(reservation, prefix)
+        self._list(reservation, prefix)
         prefix.is_kept = True
         self._books.booked(self._prefixes.settle(prefix))
 
@@ -229,9 +235,41 @@ class Sharing:
             self._books.booked(self._prefixes.settle(parent))
         return prefix
 
+    def _check_new(self, reservation: Reservation, tokens: int) -> None:
+        if (number := self._shared_alike(reservation, tokens)) is not None:
+            reason = f"prefix {number} has the same {tokens} tokens: join that"
+            raise NotShareable(kind=Refusal.ALREADY_SHARED, reason=reason)
+
+    def _shared_alike(self, reservation: Reservation, tokens: int) -> int | None:
+        """A prefix that serves whoever has these tokens as well as one that the request would share now."""
+        token_ids = _beginning(reservation, tokens)
+        if not token_ids:
+            return None
+        shape = reservation.range_map.shape
+        has_rings, wanted = shape.has_rings, shape.shared_windows(tokens)
+        for match in self._books.index.matches(reservation.cache_root, token_ids):
+            if match.tokens < tokens:
+                return None
+            extent = self._prefixes.find(match.number, reservation.tenant).extent
+            if extent.tokens == tokens if has_rings else _reaches(extent.windows, wanted):
+                return match.number
+        return None
+
+    def _list(self, reservation: Reservation, prefix: SharedPrefix) -> None:
+        """Whoever has its tokens finds it from now on, and it stays until its memory is needed."""
+        token_ids = _beginning(reservation, prefix.extent.tokens)
+        if not token_ids:
+            return
+        base_tokens = 0
+        if prefix.parent is not None and prefix.parent.number in self._books.index:
+            base_tokens = prefix.shape.reusable_tokens(prefix.extent.base, prefix.extent.tokens)
+        root, index = reservation.cache_root, self._books.index
+        prefix.content = index.insert(root, token_ids, prefix.number, base_tokens=base_tokens)
+        prefix.is_kept = True
+
     def _forget(self, prefix: SharedPrefix) -> None:
         """A plan that is not carried out."""
-        self._books.booked(self._prefixes.remove(prefix))
+        self._books.strike(prefix)
         self._books.drain_finished(prefix.parent)
 
     def _seal(self, handles: Sequence[Handle]) -> None:
@@ -244,8 +282,9 @@ class Sharing:
         self._books.hand_to_prefix(reservation, prefix)
         self._books.pool.share(prefix.handles)
         prefix.move(PrefixState.SEALED)
+        self._list(reservation, prefix)
         reservation.use(prefix, prefix.extent.windows)
-        self._books.booked(self._prefixes.use(prefix, reservation.request))
+        self._books.use(prefix, reservation.request)
         self._queue.weigh(reservation)
 
     def _check_empty(self, reservation: Reservation, tokens: int) -> None:
@@ -283,3 +322,13 @@ class Sharing:
         reach(Failpoint.DEVICE_LEFT)
         self._books.drain_finished(prefix)
         self._queue.weigh(reservation)
+
+
+def _reaches(windows: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    return all(there >= want for there, want in zip(windows, wanted, strict=True))
+
+
+def _beginning(reservation: Reservation, tokens: int) -> bytes:
+    """The ids of its first `tokens` tokens; none, where they are not known or are not to be found."""
+    size = tokens * ID_BYTES
+    return reservation.token_ids[:size] if reservation.cache_root and len(reservation.token_ids) >= size else b""

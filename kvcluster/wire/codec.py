@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from kvcluster.errors import BadFrame
 from kvcluster.units import KIB, MIB
-from kvcluster.wire.messages import VERSION, Frame, Message, Open, Operation, Reply, SocketMessage
+from kvcluster.wire.messages import MOST_TOKENS, VERSION, Frame, Message, Open, Operation, Reply, SocketMessage
 
 MAX_FRAME_BYTES = 4 * MIB
 MAX_SOCKET_BYTES = 64 * KIB  # below what one packet of a unix socket holds by default (208 KiB)
@@ -159,7 +159,7 @@ def _unpacked(data: bytes) -> dict[str, Any]:
             object_pairs_hook=_unique,
             ext_hook=_no_extension,
             max_str_len=MAX_FRAME_BYTES,
-            max_bin_len=0,
+            max_bin_len=4 * MOST_TOKENS,
             max_array_len=_MAX_ITEMS,
             max_map_len=_MAX_ITEMS,
             max_ext_len=0,

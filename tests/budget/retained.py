@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
-from kvcluster.budget.eviction import Evictable
+from kvcluster.budget.eviction import Evictable, Guard
 from kvcluster.budget.ledger import FREE, Account, Ledger
 from kvcluster.budget.quotas import Quotas
 
 
 class Retained:
-    """Pieces by number; for another tenant those of tenants without a quota go first."""
+    """Pieces by number; for another tenant those of tenants that no quota names go first."""
 
     def __init__(self, ledger: Ledger, quotas: Quotas) -> None:
         self._ledger = ledger
         self._quotas = quotas
+        self._guard = Guard(ledger, quotas)
         self._number = 0
         self.pieces: dict[int, tuple[str, int]] = {}
         self.evicted: list[int] = []
@@ -29,27 +31,34 @@ class Retained:
         return self._number
 
     def evictable_bytes(self, tenant: str) -> Evictable:
-        own = sum(size for owner, size in self.pieces.values() if owner == tenant)
-        others = sum(size for owner, size in self.pieces.values() if owner != tenant)
-        return Evictable(own, others)
+        return self._guard.evictable_bytes(tenant)
 
     def evict(self, tenant: str, *, own_bytes: int, others_bytes: int) -> None:
-        assert own_bytes <= self.evictable_bytes(tenant).own_bytes
-        assert others_bytes <= self.evictable_bytes(tenant).others_bytes
-        self._evict([number for number, (owner, _) in self.pieces.items() if owner == tenant], own_bytes)
-        theirs = [number for number, (owner, _) in self.pieces.items() if owner != tenant]
-        self._evict(sorted(theirs, key=self._has_quota), others_bytes)
+        could = self.evictable_bytes(tenant)
+        assert own_bytes <= could.own_bytes
+        assert others_bytes <= could.others_bytes
+        before = len(self.evicted)
+        own = self._evict(own_bytes, lambda owner: owner == tenant)
+        others = self._evict(others_bytes, lambda owner: owner not in self._quotas.by_tenant)
+        others += self._evict(others_bytes - others, lambda owner: owner in self._guard.named())
+        assert own >= own_bytes  # what could be evicted can be
+        assert others >= others_bytes
+        assert len(self.evicted) > before or own_bytes == others_bytes == 0
 
-    def _has_quota(self, number: int) -> bool:
-        return self._quotas.of(self.pieces[number][0]) is not None
+    def _evict(self, size_bytes: int, may_go: Callable[[str], bool]) -> int:
+        """Evict pieces of these tenants until so much is gone; how much it was."""
+        gone_bytes = 0
+        while gone_bytes < size_bytes:
+            number = next((n for n, (owner, _) in self.pieces.items() if may_go(owner)), None)
+            if number is None:
+                break
+            gone_bytes += self._goes(number)
+        return gone_bytes
 
-    def _evict(self, numbers: list[int], size_bytes: int) -> None:
-        for number in numbers:
-            if size_bytes <= 0:
-                return
-            tenant, freed = self.pieces.pop(number)
-            credit = Account.quarantine(tenant) if self.stuck else FREE
-            self.stuck_bytes[tenant] += freed if self.stuck else 0
-            self._ledger.post(freed, debit=Account.retained(number, tenant), credit=credit)
-            self.evicted.append(number)
-            size_bytes -= freed
+    def _goes(self, number: int) -> int:
+        tenant, size_bytes = self.pieces.pop(number)
+        credit = Account.quarantine(tenant) if self.stuck else FREE
+        self.stuck_bytes[tenant] += size_bytes if self.stuck else 0
+        self._ledger.post(size_bytes, debit=Account.retained(number, tenant), credit=credit)
+        self.evicted.append(number)
+        return size_bytes

@@ -127,6 +127,27 @@ def test_a_tenant_at_its_quota_has_no_claim_on_what_is_free() -> None:
         assert admission.headroom(c) == Headroom(device_bytes=claim)
 
 
+def test_what_a_waiters_tenant_retains_lowers_its_claim_only_where_nobody_else_may_have_it() -> None:
+    for acme, claim in ((70, 70), (50, 0)):  # with beta's quota of 50, more than the device, and not
+        ledger, quotas = Ledger(100), Quotas({"acme": acme, "beta": 50})
+        admission = Admission(ledger, quotas)
+        ledger.post(acme, debit=FREE, credit=Account.retained(1, "acme"))
+        older, younger = admission.arrive("acme"), admission.arrive("beta")
+        admission.refused(older, acme)
+        assert admission.headroom(younger).device_bytes == claim
+
+
+def test_a_waiter_that_wants_what_others_may_keep_has_no_claim_on_anybody() -> None:
+    ledger = Ledger(100)
+    admission = Admission(ledger, Quotas({"acme": 60}))
+    older, younger = admission.arrive(), admission.arrive("acme")
+    ledger.post(10, debit=FREE, credit=Account.quarantine(""))
+    admission.refused(older, 30)
+    assert (admission.oldest(), admission.headroom(younger).device_bytes) == (older, 30)
+    admission.refused(older, 31)
+    assert (admission.oldest(), admission.headroom(younger).device_bytes) == (younger, 0)
+
+
 def test_a_waiter_that_its_quota_without_the_quarantine_cannot_hold_is_not_the_oldest() -> None:
     ledger = Ledger(1000)
     admission = Admission(ledger, Quotas({"acme": 100}))

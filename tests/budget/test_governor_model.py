@@ -17,19 +17,24 @@ from tests.budget.retained import Retained
 
 CAPACITY = 100
 TENANTS = ["acme", "beta", "free1", "free2"]
-QUOTAS = Quotas({"acme": 40, "beta": 70})
 tenants = st.sampled_from(TENANTS)
 sizes = st.integers(1, 60)
 numbers = st.integers(1, 14)
 
 
 class GovernorModel(RuleBasedStateMachine):
+    """Quotas that are more than the capacity: bounds, and nothing is guarded."""
+
+    quotas = Quotas({"acme": 40, "beta": 70})
+
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock()
         self.ledger = Ledger(CAPACITY)
-        self.retained = Retained(self.ledger, QUOTAS)
-        self.governor = Governor(self.ledger, clock=self.clock, limits=Limits(), quotas=QUOTAS, evictor=self.retained)
+        self.retained = Retained(self.ledger, self.quotas)
+        self.governor = Governor(
+            self.ledger, clock=self.clock, limits=Limits(), quotas=self.quotas, evictor=self.retained
+        )
         self.state: dict[int, str] = {}  # by number; a number that is not here was never used
         self.held: dict[int, tuple[str, int, float]] = {}  # tenant, bytes, when it ends
         self.request = dict.fromkeys(TENANTS, 0)  # bytes that its requests have
@@ -42,7 +47,11 @@ class GovernorModel(RuleBasedStateMachine):
         number = number if number < 10 else max(self.state, default=0) + 1
         most = max(0, self.most(tenant, device, own))
         evicted, is_new = len(self.retained.evicted), number not in self.state
+        others = {
+            name: self.guarded(name) for name in TENANTS if name != tenant and self.used(name) <= self.share(name)
+        }
         error = self.asked(number, size, tenant, Headroom(device, own))
+        assert all(self.guarded(name) == kept for name, kept in others.items())
         assert is_new == (not isinstance(error, NotAllowed))
         if error is None:
             assert size <= most
@@ -112,7 +121,7 @@ class GovernorModel(RuleBasedStateMachine):
 
     @rule(tenant=tenants, size=sizes)
     def an_ended_request_leaves_a_retained_prefix(self, tenant: str, size: int) -> None:
-        quota = QUOTAS.of(tenant)
+        quota = self.quotas.of(tenant)
         if size <= self.free() and (quota is None or self.used(tenant) + size <= quota):
             self.retained.retain(tenant, size, FREE)
 
@@ -195,19 +204,35 @@ class GovernorModel(RuleBasedStateMachine):
 
     def used(self, tenant: str) -> int:
         held = sum(size for owner, size, _ in self.held.values() if owner == tenant)
-        kept = sum(size for owner, size in self.retained.pieces.values() if owner == tenant)
         quarantined = self.quarantine[tenant] + self.lost[tenant] + self.retained.stuck_bytes[tenant]
-        return held + kept + self.request[tenant] + quarantined
+        return held + self.kept(tenant) + self.request[tenant] + quarantined
 
     def free(self) -> int:
         return CAPACITY - sum(self.used(tenant) for tenant in TENANTS)
 
     def most(self, tenant: str, device: int, own: int) -> int:
         """The most that one ask could get."""
-        evictable = self.retained.evictable_bytes(tenant)
-        on_device = self.free() + evictable.own_bytes + evictable.others_bytes - device
-        quota = QUOTAS.of(tenant)
-        return on_device if quota is None else min(on_device, quota - self.used(tenant) + evictable.own_bytes - own)
+        kept = {name: self.kept(name) for name in TENANTS}
+        unguarded = self.free() + sum(kept.values()) - sum(self.guarded(name) for name in TENANTS) - device
+        others = sum(self.guarded(name) for name in TENANTS if name != tenant)
+        on_device = unguarded + self.guarded(tenant)
+        if unguarded <= 0:
+            on_device = min(self.guarded(tenant), self.free() + sum(kept.values()) - others - own)
+        quota = self.quotas.of(tenant)
+        return on_device if quota is None else min(on_device, quota - self.used(tenant) + kept[tenant] - own)
+
+    def kept(self, tenant: str) -> int:
+        return sum(size for owner, size in self.retained.pieces.values() if owner == tenant)
+
+    def share(self, tenant: str) -> int:
+        return self.quotas.by_tenant.get(tenant, CAPACITY)
+
+    def guarded(self, tenant: str) -> int:
+        """What nobody else may have of what it retains: all, but for what losses carried past its quota."""
+        quota = self.quotas.by_tenant.get(tenant)
+        if quota is None or sum(self.quotas.by_tenant.values()) > CAPACITY:
+            return 0
+        return max(0, min(self.kept(tenant), quota - self.used(tenant) + self.kept(tenant)))
 
     @invariant()
     def the_ledger_has_what_the_model_has_and_no_quota_is_passed_but_by_losses(self) -> None:
@@ -217,12 +242,28 @@ class GovernorModel(RuleBasedStateMachine):
         assert self.ledger.balance(FREE) == self.free()
         for tenant in TENANTS:
             assert self.ledger.used_by(tenant) == self.used(tenant)
-            quota = QUOTAS.of(tenant)
+            quota = self.quotas.of(tenant)
             assert quota is None or self.ledger.used_by(tenant) <= quota + self.lost[tenant]
             held = sum(size for owner, size, _ in self.held.values() if owner == tenant)
             assert self.governor.held_bytes(tenant) == self.ledger.balance(Account.granted(tenant)) == held
         assert self.governor.held_bytes() == self.ledger.total("granted")
 
 
+class GuardedModel(GovernorModel):
+    """Quotas that fit: what a tenant retains below its quota goes for nobody else."""
+
+    quotas = Quotas({"acme": 40, "beta": 50})
+
+
+class DefaultModel(GovernorModel):
+    """A default quota bounds those that are not named, and is not guarded."""
+
+    quotas = Quotas({"acme": 40}, default_bytes=50)
+
+
 TestGovernorModel = GovernorModel.TestCase
-TestGovernorModel.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestGovernorModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestGuardedModel = GuardedModel.TestCase
+TestGuardedModel.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestDefaultModel = DefaultModel.TestCase
+TestDefaultModel.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)

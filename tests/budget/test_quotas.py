@@ -158,13 +158,126 @@ def test_a_refusal_evicts_nothing_and_counts_what_could_be_evicted() -> None:
     assert len(desk.retained.evicted) == 2
 
 
-def test_what_a_tenant_with_a_quota_retains_goes_for_others_too_and_what_it_uses_never() -> None:
+def test_what_a_tenant_retains_below_its_quota_goes_for_nobody_else() -> None:
     desk = Desk()
+    desk.retain("beta", 200)
+    desk.take("beta", 100)
+    assert desk.refused("other", 701) == 700
+    desk.ask("other", 700)
+    assert desk.ledger.used_by("beta") == 300
+
+
+def test_where_the_quotas_are_more_than_the_capacity_all_that_is_retained_goes_and_nothing_that_is_used() -> None:
+    desk = Desk(Quotas({"acme": 701, "beta": 300}))
     desk.retain("beta", 200)
     desk.take("beta", 100)
     assert desk.refused("other", 901) == 900
     desk.ask("other", 900)
     assert desk.ledger.used_by("beta") == 100
+
+
+def test_a_default_quota_is_a_bound_and_guards_nothing() -> None:
+    desk = Desk(Quotas({"acme": 400}, default_bytes=300))
+    desk.retain("someone", 300)
+    desk.take("other", 300)
+    desk.take("third", 300)
+    desk.take("acme", 400)
+    assert desk.ledger.retained_by("someone") == 0
+
+
+def test_what_no_quota_names_goes_first_then_what_losses_carried_past_a_quota_and_no_more() -> None:
+    desk = Desk()
+    [beyond, below], unnamed = [desk.retain("acme", 100) for _ in range(2)], desk.retain("other", 100)
+    desk.take("acme", 200)
+    desk.governor.lose({"acme": 50})
+    desk.take("beta", 300)
+    desk.take("other", 150)
+    assert desk.refused("third", 151) == 150
+    desk.take("third", 150)
+    assert desk.retained.evicted == [unnamed, beyond]
+    assert list(desk.retained.pieces) == [below]
+
+
+def test_a_tenant_uses_what_is_guarded_for_it_again_whoever_waits_for_the_device() -> None:
+    desk = Desk()
+    desk.retain("acme", 200)
+    desk.retain("acme", 200)
+    desk.take("other", 600)
+    waiting = Headroom(device_bytes=600)
+    assert desk.refused("other", 1, waiting) == 0
+    assert desk.refused("acme", 401, waiting) == 400
+    desk.ask("acme", 150, waiting)
+    assert desk.ledger.retained_by("acme") == 200  # no more than it takes
+    assert desk.refused("acme", 251, Headroom(device_bytes=600, tenant_bytes=100)) == 150
+
+
+def test_a_tenant_leaves_its_own_older_request_what_only_its_own_retained_bytes_can_give() -> None:
+    desk = Desk()
+    desk.retain("acme", 390)
+    desk.take("other", 610)
+    assert desk.refused("acme", 390, Headroom(device_bytes=10, tenant_bytes=10)) == 380
+
+
+def test_a_tenant_uses_what_is_free_too_only_beside_what_others_wait_for() -> None:
+    desk = Desk()
+    desk.retain("acme", 100)
+    desk.take("other", 600)
+    assert desk.refused("acme", 301, Headroom(device_bytes=100)) == 300
+    assert desk.refused("acme", 101, Headroom(device_bytes=300)) == 100
+    desk.ask("acme", 300, Headroom(device_bytes=100))
+    assert desk.ledger.retained_by("acme") == 0
+
+
+# --- what others learn ------------------------------------------------------------------------------------------------
+
+
+def test_a_refusal_does_not_tell_whether_another_tenant_uses_or_keeps_what_is_guarded_for_it() -> None:
+    using, keeping = Desk(), Desk()
+    using.take("acme", 400)
+    keeping.retain("acme", 400)
+    assert told(using) == told(keeping)
+
+
+def test_a_refusal_does_not_tell_whether_what_may_be_evicted_is_there() -> None:
+    empty, keeping = Desk(), Desk()
+    keeping.retain("other", 300)
+    assert told(empty) == told(keeping)
+
+
+def told(desk: Desk) -> dict[str, object]:
+    """All that a refusal tells, after memory has come back and long ago."""
+    desk.governor.freed(1)
+    desk.clock.advance(1e6)
+    return desk.governor.refusal(CAPACITY, tenant="third", oldest_arrival=None).fields()
+
+
+# --- how much one may ask for -----------------------------------------------------------------------------------------
+
+
+def most(quotas: Quotas, tenant: str, **gone: int) -> int:
+    return quotas.most_bytes(tenant, CAPACITY, gone_bytes=sum(gone.values()), gone_of=lambda other: gone.get(other, 0))
+
+
+def test_one_may_ask_for_its_quota_or_for_what_is_nobody_s() -> None:
+    quotas = Quotas({"acme": 400, "beta": 300})
+    assert [most(quotas, tenant) for tenant in ("acme", "beta", "other")] == [400, 300, 300]
+    assert most(Quotas({"acme": 400, "beta": 600}), "other") == 0
+    assert most(Quotas({"acme": 400, "beta": 601}), "other") == CAPACITY
+    assert most(Quotas({"acme": 2000}), "acme") == CAPACITY
+    assert most(Quotas({"acme": 400}, default_bytes=700), "other") == 600
+    assert most(Quotas({"acme": 400}, default_bytes=500), "other") == 500
+
+
+def test_what_is_gone_is_missing_to_who_lost_it_and_beyond_a_quota_to_all() -> None:
+    quotas = Quotas({"acme": 400, "beta": 300})
+    assert [most(quotas, tenant, acme=100) for tenant in ("acme", "beta", "other")] == [300, 300, 300]
+    assert [most(quotas, tenant, other=100) for tenant in ("acme", "beta", "other")] == [400, 300, 200]
+    assert [most(quotas, tenant, other=400) for tenant in ("acme", "beta", "other")] == [300, 200, 0]
+    assert [most(quotas, tenant, acme=500) for tenant in ("acme", "beta", "other")] == [0, 300, 200]
+    assert most(quotas, "other", other=2000) == 0
+
+
+# --- losses and failures ----------------------------------------------------------------------------------------------
 
 
 def test_the_headroom_is_made_by_eviction_too() -> None:

@@ -1,8 +1,8 @@
-"""A prefix: which handles each part of it has, who keeps it alive, and which of the idle ones goes first."""
+"""A prefix: which handles each part of it has, who keeps it alive, and who turns idle when nobody does."""
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -134,29 +134,13 @@ def test_users_ghosts_and_children_keep_a_prefix_and_all_below_it() -> None:
     assert not prefixes.haunted_by("t")
 
 
-def test_the_longest_idle_goes_first_and_a_child_before_what_it_builds_on() -> None:
-    prefixes = SharedPrefixes()
-    low, other = planned(prefixes), planned(prefixes)
-    high = planned(prefixes, low)
-    for prefix in (high, other):
-        prefixes.settle(prefix)
-    assert prefixes.idle_leaf(lambda _: True) is high
-    prefixes.use(high, RequestId("s", 1))
-    assert prefixes.idle_leaf(lambda _: True) is other
-    prefixes.part(high, RequestId("s", 1))
-    prefixes.remove(other)
-    prefixes.remove(high)
-    assert prefixes.idle_leaf(lambda _: True) is low
-    assert prefixes.idle_leaf(lambda tenant: tenant == "acme") is None
-
-
 class PrefixModel(RuleBasedStateMachine):
-    """Users, ghosts and children at random: who is idle is what is counted from nothing."""
+    """Users, ghosts and children at random: who is idle is what is counted from nothing, and each turn is told once."""
 
     def __init__(self) -> None:
         super().__init__()
         self.prefixes = SharedPrefixes()
-        self.order: list[SharedPrefix] = []  # idle, the longest first
+        self.idle: set[SharedPrefix] = set()  # as it was told
 
     @rule(data=st.data(), is_child=st.booleans())
     def plans(self, data: st.DataObject, is_child: bool) -> None:
@@ -181,19 +165,18 @@ class PrefixModel(RuleBasedStateMachine):
         elif act == "gone":
             self.turned(self.prefixes.process_gone(str(who)))
         elif not prefix.children and not prefix.ghosts:
-            self.order = [p for p in self.order if p is not prefix]
+            self.idle.discard(prefix)
             self.turned(self.prefixes.remove(prefix))
 
     def turned(self, turned: list[SharedPrefix]) -> None:
-        for prefix in turned:
-            self.order = [*(p for p in self.order if p is not prefix), *([prefix] if prefix.is_idle else [])]
+        assert [prefix for prefix in turned if prefix.is_idle is (prefix in self.idle)] == []
+        self.idle ^= set(turned)
+        assert not any(first in second.chain() for first, second in pairwise(turned))  # children first
 
     @invariant()
     def idle_is_what_nobody_uses_and_nothing_used_builds_on(self) -> None:
         for prefix in self.prefixes:
-            assert prefix.is_idle is self.counted_idle(prefix)
-        leaf = next((prefix for prefix in self.order if not prefix.children), None)
-        assert self.prefixes.idle_leaf(lambda _: True) is leaf
+            assert prefix.is_idle is self.counted_idle(prefix) is (prefix in self.idle)
 
     def counted_idle(self, prefix: SharedPrefix) -> bool:
         return not prefix.users and not prefix.ghosts and all(map(self.counted_idle, prefix.children))

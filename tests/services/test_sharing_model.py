@@ -78,7 +78,7 @@ class SharingModel(Expected):
             wire.Group(fragments=g.fragments, stride_bytes=g.stride_bytes, keeps=g.keeps.value, windows=g.windows)
             for g in groups
         )
-        if shape.window_count(shape.windows(MOST)) > self.capacity:
+        if shape.window_count(shape.windows(MOST)) > self.most(client.tenant, {}):
             refused(NeverFits, lambda: client.open(sent, max_tokens=MOST))
             return
         request = client.open(sent, max_tokens=MOST, shareable_tokens=shareable)
@@ -279,10 +279,9 @@ class SharingModel(Expected):
         self.capacity = self.world.service.measure(utilization) // GRANULE
         gone = self.gone()
         assert claimed > wanted or not gone
-        for prefix in self.in_turn(gone):
-            self.goes(prefix, [p for p in self.idle_order if not self.children(p)])
-        self.settle()
-        assert self.capacity == wanted or not self.idle_order
+        self.went(gone)
+        assert "acme" not in [prefix.tenant for prefix in gone] or all(prefix.tenant for prefix in self.idle)
+        assert self.capacity == wanted or not self.idle
         assert self.capacity == max(wanted, CAPACITY - self.free - (CAPACITY - self.capacity))
 
     def joiner(self, data: st.DataObject, prefix: Prefix | None) -> Mine:

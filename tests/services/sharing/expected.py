@@ -6,8 +6,6 @@ who may still have it mapped and what builds on it. Refusals are computed too: t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from kvcluster.budget.quotas import Quotas
@@ -41,7 +39,6 @@ class Expected(RuleBasedStateMachine):
         self.clients: list[Client] = []
         self.requests: list[Mine] = []
         self.prefixes: dict[int, Prefix] = {}
-        self.idle_order: list[Prefix] = []
         self.quarantine: dict[Client, int] = {}  # granules that wait for its process's end
         self.capacity = CAPACITY
         self.waiting: dict[Mine, int] = {}  # granules that it was refused, while it has none
@@ -99,20 +96,23 @@ class Expected(RuleBasedStateMachine):
         """Nothing was evicted, and the figures of the refusal are the model's."""
         assert not self.gone()
         tenant, used = mine.client.tenant, list(chain_of(joining))
-        quota = QUOTA if tenant else self.capacity
         if isinstance(refusal, NeverFits):
             shared = mine.uses[-1][1] if mine.uses else ()
             if joining:
                 shared = joining.whole(mine.shape.shared_windows(amount))
             has = len(mine.own) + (mine.shape.window_count(shared) if shared else 0)
-            assert has + need > min(self.capacity, quota)
+            assert has + need > self.most(tenant, {})
             return
-        spare = [prefix for prefix in self.idle_order if prefix not in used]
+        spare = [prefix for prefix in self.idle if prefix not in used]
         idle = {name: sum(prefix.granules for prefix in spare if prefix.tenant == name) for name in TENANTS}
         claims = self.claims(mine)
-        on_device = sum(min(claim, QUOTA - self.used("acme")) if name else claim for name, claim in claims.items())
-        free = self.free + sum(idle.values()) - on_device
+        guarded = idle["acme"] if self.is_guarded else 0
+        acmes = QUOTA - self.used("acme") + idle["acme"] - guarded
+        on_device = sum(min(claim, acmes) if name else claim for name, claim in claims.items())
+        free = self.free + sum(idle.values()) - guarded - on_device
         if tenant:
+            all_that = self.free + sum(idle.values()) - claims[tenant]
+            free = free + guarded if free > 0 else min(guarded, all_that)
             free = min(free, QUOTA - self.used(tenant) + idle[tenant] - claims[tenant])
         assert refusal.free == max(0, free) * GRANULE < refusal.need == need * GRANULE
         arrivals = [other.request.arrival for other in self.requests if self.is_within_reach(other)]
@@ -131,9 +131,18 @@ class Expected(RuleBasedStateMachine):
         return claims
 
     def is_within_reach(self, mine: Mine) -> bool:
-        lost = {name: sum(n for c, n in self.quarantine.items() if c.tenant == name) for name in TENANTS}
-        most = self.capacity - sum(lost.values())
-        return self.waiting.get(mine, 0) <= (min(most, QUOTA - lost["acme"]) if mine.client.tenant else most)
+        gone = {name: sum(n for c, n in self.quarantine.items() if c.tenant == name) for name in TENANTS}
+        return self.waiting.get(mine, 0) <= self.most(mine.client.tenant, gone)
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether what acme retains goes for nobody else."""
+        return self.capacity >= QUOTA
+
+    def most(self, tenant: str, gone: dict[str, int]) -> int:
+        """Granules that it can have, where so many of each tenant do not come back."""
+        left, acmes = self.capacity - sum(gone.values()), max(0, QUOTA - gone.get("acme", 0))
+        return min(left, acmes) if tenant else max(0, left - acmes * self.is_guarded)
 
     def used(self, tenant: str) -> int:
         return self.world.service.statistics().tenants.get(tenant, 0) // GRANULE
@@ -202,31 +211,30 @@ class Expected(RuleBasedStateMachine):
             prefix.ghosts.discard(client)
 
     def evicted_for(self, tenant: str, *, spared: Prefix | None = None) -> None:
-        """What is gone by now was evicted: idle, the longest idle of a tenant first, and this tenant's own first."""
+        """What is gone by now was evicted: idle, leaves first, this tenant's own first, and nothing that is guarded."""
         self.settle()
         gone, used = self.gone(), list(chain_of(spared))
         assert not set(gone) & set(used)
         others = {prefix.tenant for prefix in gone} - {tenant}
-        for prefix in self.in_turn(gone):
-            self.goes(prefix, [p for p in self.idle_order if p.tenant == prefix.tenant and not self.children(p)])
-        self.settle()
-        assert not others or {p for p in self.idle_order if p.tenant == tenant} <= set(used)
+        assert not (self.is_guarded and "acme" in others)
+        self.went(gone)
+        assert not others or {p for p in self.idle if p.tenant == tenant} <= set(used)
 
     def gone(self) -> list[Prefix]:
-        """Those idle ones that the device has no longer, as they stand in line."""
+        """Those idle ones that the device has no longer."""
         there = set(self.world.service.statistics().prefixes)
-        return [prefix for prefix in self.idle_order if prefix.number not in there]
+        return [prefix for prefix in self.idle if prefix.number not in there]
 
-    def goes(self, prefix: Prefix, line: list[Prefix]) -> None:
-        assert line[0] is prefix or not prefix.is_kept
-        self.idle_order.remove(prefix)
-        del self.prefixes[prefix.number]
+    def went(self, gone: list[Prefix]) -> None:
+        """These were evicted: none of them beneath one that is still there."""
+        for prefix in gone:
+            del self.prefixes[prefix.number]
+        assert not [child for prefix in gone for child in self.children(prefix)]
+        self.settle()
 
-    def in_turn(self, gone: list[Prefix]) -> Iterator[Prefix]:
-        while gone:
-            leaf = next(prefix for prefix in gone if not self.children(prefix))
-            gone.remove(leaf)
-            yield leaf
+    @property
+    def idle(self) -> list[Prefix]:
+        return [prefix for prefix in self.prefixes.values() if self.is_idle(prefix)]
 
     def children(self, prefix: Prefix) -> list[Prefix]:
         return [child for child in self.prefixes.values() if child.parent is prefix]
@@ -236,13 +244,10 @@ class Expected(RuleBasedStateMachine):
         return not used and all(map(self.is_idle, self.children(prefix)))
 
     def settle(self) -> None:
-        """What nobody uses and nobody wants is gone; what has become idle stands behind what was idle before."""
+        """What nobody uses and nobody wants is gone."""
         while drained := [p for p in self.prefixes.values() if self.is_drained(p)]:
             for prefix in drained:
                 del self.prefixes[prefix.number]
-        self.idle_order = [p for p in self.idle_order if p.number in self.prefixes and self.is_idle(p)]
-        late = [p for p in self.prefixes.values() if self.is_idle(p) and p not in self.idle_order]
-        self.idle_order += sorted(late, key=lambda p: p.number, reverse=True)
 
     def is_drained(self, prefix: Prefix) -> bool:
         return self.is_idle(prefix) and not prefix.is_kept and not self.children(prefix)

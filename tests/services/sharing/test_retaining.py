@@ -132,7 +132,7 @@ def test_children_are_evicted_before_those_they_build_on(open_device: OpenWorld)
     assert not world.seen().prefixes
 
 
-def test_a_tenant_at_its_quota_evicts_its_own_and_what_tenants_with_a_quota_retain_goes_last(
+def test_a_tenant_at_its_quota_evicts_its_own_and_what_it_retains_below_it_goes_for_nobody_else(
     open_device: OpenWorld,
 ) -> None:
     world = open_device(Device(capacity=32, quotas=Quotas({"acme": 8 * GRANULE})))
@@ -142,15 +142,38 @@ def test_a_tenant_at_its_quota_evicts_its_own_and_what_tenants_with_a_quota_reta
     assert set(world.seen().prefixes) == {*mine, theirs[1]}
     assert world.seen().tenants["acme"] == 8 * GRANULE
     refused(NeverFits, lambda: acme.grow(128, 5))
-    large = world.client().open(max_tokens=512)
-    large.grow(320, 20)
-    assert set(world.seen().prefixes) == {mine[1], theirs[1]}
-    large.grow(368, 3)
+    error = refused(NeverFits, lambda: world.client().open(max_tokens=25 * 16))
+    assert isinstance(error, NeverFits)
+    assert error.capacity == 24 * GRANULE
+    large = world.client().open(max_tokens=24 * 16)
+    large.grow(24 * 16, 24)
     assert set(world.seen().prefixes) == {theirs[1]}
-    large.grow(432, 4)
+    assert world.seen().tenants["acme"] == 8 * GRANULE
+
+
+def test_what_is_retained_under_quotas_that_are_more_than_the_device_goes_last_and_for_anybody(
+    open_device: OpenWorld,
+) -> None:
+    world = open_device(Device(capacity=16, quotas=Quotas({"acme": 8 * GRANULE, "beta": 12 * GRANULE})))
+    [theirs], [mine] = retained(world, 1, "acme"), retained(world, 1)
+    large = world.client().open(max_tokens=256)
+    large.grow(192, 12)
+    assert set(world.seen().prefixes) == {theirs}
+    assert theirs != mine
+    large.grow(256, 4)
     assert not world.seen().prefixes
-    refused(OutOfBudget, lambda: large.grow(512, 5))
-    assert world.seen().tenants["acme"] == 4 * GRANULE  # what it uses
+
+
+def test_a_device_that_is_measured_smaller_than_its_quotas_guards_nothing_and_what_nobody_may_take_goes_last(
+    open_device: OpenWorld,
+) -> None:
+    world = open_device(Device(capacity=16, quotas=Quotas({"acme": 8 * GRANULE})))
+    [theirs], [mine] = retained(world, 1, "acme"), retained(world, 1)
+    assert world.service.measure(0.25) == 4 * GRANULE
+    assert set(world.seen().prefixes) == {theirs}
+    assert theirs != mine
+    world.client().open(max_tokens=64).grow(64, 4)
+    assert not world.seen().prefixes
 
 
 def test_a_device_full_of_what_another_tenant_retains_is_nobody_s_to_keep(open_device: OpenWorld) -> None:

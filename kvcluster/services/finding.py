@@ -1,0 +1,105 @@
+"""Prefixes that nobody names: a request says its tokens, and joins the longest beginning of them that is shared.
+
+Looking up, using and paying for the rest is one group under the device's lock: whoever was found cannot go before it is
+used, and a group that is refused uses nothing. What is listed, and when, is in `services.sharing`: after the seal, or
+with the end of its request, never before its bytes are written.
+
+With sliding windows a join is possible only at a boundary that was published. So who computes a beginning that others
+computed too is told how much of it (`known`), and publishes it when it passes there; one request at a time is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from kvcluster.errors import NotAllowed, NotShareable
+from kvcluster.index.token_chain import ID_BYTES, count_of
+from kvcluster.memory.reservation import Reservation, ReservationState
+from kvcluster.services.books import Books
+from kvcluster.services.sharing import Joining, Sharing
+from kvcluster.services.work import Work
+
+MOST_TRIED = 8  # prefixes that begin alike, until one can be joined
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was joined, if anything; `known` tokens were computed by somebody before."""
+
+    known: int = 0
+    joining: Joining | None = None
+
+
+@dataclass(slots=True)
+class FindingFigures:
+    """How often somebody looked, for how many tokens, and how many of them need no computing."""
+
+    lookups: int = 0
+    asked_tokens: int = 0
+    found_tokens: int = 0
+
+
+class Finder:
+    """Of one device."""
+
+    def __init__(self, books: Books, sharing: Sharing) -> None:
+        self.figures = FindingFigures()
+        self._books = books
+        self._sharing = sharing
+
+    def find(self, reservation: Reservation, token_ids: bytes, work: Work) -> Finding:
+        """Join the longest known beginning of these tokens, which are the request's from now on.
+
+        Raises:
+            NotAllowed: the request holds or uses something, has no room for so many tokens, or the bytes are no ids.
+                Nothing changed.
+        """
+        self._check(reservation, token_ids)
+        before, reservation.token_ids = reservation.token_ids, token_ids
+        work.txn.doing("tokens told", 0, undo=lambda _: _tell(reservation, before))
+        if not reservation.cache_root:
+            return Finding()
+        covered, joining = self._joined(reservation, token_ids, work)
+        work.after.append(lambda: self._count(token_ids, joining))
+        return Finding(self._known(reservation, token_ids, covered), joining)
+
+    def ended(self, reservation: Reservation) -> None:
+        """It will publish nothing that it was told to."""
+        self._books.index.ended(reservation.request)
+
+    def _check(self, reservation: Reservation, token_ids: bytes) -> None:
+        if reservation.state is not ReservationState.RESERVED:
+            raise NotAllowed(reason=f"request {reservation.request} finds before it holds or uses anything")
+        try:
+            reservation.missing(count_of(token_ids))  # refuses what is too long
+        except ValueError as wrong:
+            raise NotAllowed(reason=str(wrong)) from wrong
+
+    def _joined(self, reservation: Reservation, token_ids: bytes, work: Work) -> tuple[int, Joining | None]:
+        """How many of the tokens the prefix that was joined has, and the join."""
+        for match in islice(self._books.index.matches(reservation.cache_root, token_ids), MOST_TRIED):
+            try:
+                return match.tokens, self._sharing.join(reservation, match.number, match.tokens, work)
+            except NotShareable:
+                continue
+        return 0, None
+
+    def _known(self, reservation: Reservation, token_ids: bytes, covered: int) -> int:
+        """Beyond `covered`, what this request is to publish when it has computed it."""
+        if not reservation.range_map.shape.has_rings:  # what ends is kept, and can be joined anywhere
+            return covered
+        root, index = reservation.cache_root, self._books.index
+        known = index.note(root, token_ids)
+        if known <= covered or not index.claim(root, token_ids[: known * ID_BYTES], reservation.request):
+            return covered
+        return known
+
+    def _count(self, token_ids: bytes, joining: Joining | None) -> None:
+        self.figures.lookups += 1
+        self.figures.asked_tokens += count_of(token_ids)
+        self.figures.found_tokens += joining.tokens if joining else 0
+
+
+def _tell(reservation: Reservation, token_ids: bytes) -> None:
+    reservation.token_ids = token_ids

@@ -1,0 +1,152 @@
+"""Which idle entry goes next: never one in use, what is worth least, and at a cost that does not grow."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from kvcluster.index.retention import GHOSTS, SAMPLE, Retention
+
+
+def test_nothing_goes_where_nothing_is_idle() -> None:
+    retention: Retention[int] = Retention()
+    retention.use(1)
+    assert retention.victim() is None
+    assert len(retention) == 0
+
+
+def test_an_entry_goes_once_it_is_idle_and_stays_until_it_is_forgotten() -> None:
+    retention: Retention[int] = Retention()
+    retention.idle(1)
+    assert retention.victim() == retention.victim() == 1
+    retention.forget(1)
+    retention.forget(1)
+    assert retention.victim() is None
+
+
+def test_one_that_is_used_again_does_not_go() -> None:
+    retention: Retention[int] = Retention()
+    for key in (1, 2):
+        retention.idle(key)
+    retention.use(1)
+    assert retention.victim() == 2
+    retention.forget(2)
+    assert retention.victim() is None
+
+
+def test_as_long_as_nothing_was_learned_the_older_goes_first_and_what_was_used_twice_later() -> None:
+    retention: Retention[int] = Retention()
+    for key in range(8):
+        retention.use(key)
+    retention.use(0)
+    for key in range(8):
+        retention.idle(key)
+    assert retention.victim() == 1
+
+
+def test_what_is_remembered_of_the_dead_is_bounded() -> None:
+    retention: Retention[int] = Retention()
+    for key in range(5_000):
+        retention.idle(key)
+        if key >= 100:
+            retention.forget(key - 100)
+    assert len(retention) == 100
+    assert retention.remembered <= GHOSTS * 101
+
+
+def test_what_comes_again_and_again_outlives_what_comes_once() -> None:
+    retention: Retention[int] = Retention()
+    here: set[int] = set()
+    popular, hits = list(range(50)), 0
+    draws = random.Random(1)
+    for turn in range(20_000):
+        key = draws.choice(popular) if turn % 4 == 0 else 1_000 + turn
+        hits += key in here and turn > 10_000
+        here.add(key)
+        retention.use(key)
+        retention.idle(key)
+        while len(here) > 60:
+            victim = retention.victim()
+            assert victim is not None
+            here.remove(victim)
+            retention.forget(victim)
+    assert hits > 2_000  # of 2,500; among the last 60 that came are a quarter of them
+
+
+def test_looking_for_a_victim_looks_at_no_more_of_many_than_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    honest = random.Random.random
+
+    def counting(self: random.Random) -> float:
+        looked_at.append(1)
+        return honest(self)
+
+    monkeypatch.setattr(random.Random, "random", counting)
+    for entries in (100, 10_000):
+        retention: Retention[int] = Retention()
+        for key in range(entries):
+            retention.idle(key)
+        retention.victim()
+        looked_at.clear()
+        retention.victim()
+        assert len(looked_at) == SAMPLE
+
+
+class RetentionMachine(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.retention: Retention[int] = Retention()
+        self.idle: set[int] = set()
+        self.known: set[int] = set()
+
+    @rule(key=st.integers(0, 12))
+    def use(self, key: int) -> None:
+        self.retention.use(key)
+        self.known.add(key)
+        self.idle.discard(key)
+
+    @rule(key=st.integers(0, 12))
+    def leave(self, key: int) -> None:
+        self.retention.idle(key)
+        self.known.add(key)
+        self.idle.add(key)
+
+    @rule(key=st.integers(0, 12))
+    def forget(self, key: int) -> None:
+        self.retention.forget(key)
+        self.known.discard(key)
+        self.idle.discard(key)
+
+    @precondition(lambda self: self.idle)
+    @rule()
+    def evict(self) -> None:
+        victim = self.retention.victim()
+        assert victim in self.idle
+        self.retention.forget(victim)
+        self.idle.discard(victim)
+
+    @invariant()
+    def as_many_are_idle_as_were_left(self) -> None:
+        if hasattr(self, "idle"):
+            assert len(self.retention) == len(self.idle)
+            assert (self.retention.victim() is None) == (not self.idle)
+
+
+TestRetentionModel = RetentionMachine.TestCase
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.booleans()), min_size=1, max_size=400))
+def test_any_load_leaves_a_victim_among_those_that_are_idle(acts: list[tuple[int, bool]]) -> None:
+    retention: Retention[int] = Retention()
+    idle: set[int] = set()
+    for key, stays in acts:
+        retention.use(key)
+        idle.discard(key)
+        if not stays:
+            retention.idle(key)
+            idle.add(key)
+    assert retention.victim() in (idle or {None})
