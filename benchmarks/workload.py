@@ -86,6 +86,11 @@ class OurArm:
             self._service.wait(1.0)
         return self._service.finished()
 
+    def rest(self) -> None:
+        """What is on its way back, or being shared, arrives."""
+        while self._service.step():
+            pass
+
     def statistics(self) -> RequestStatistics:
         return self._service.statistics()
 

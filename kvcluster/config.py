@@ -31,6 +31,8 @@ _SHOWN_CHARACTERS = 100  # of a wrong value
 _DEVICES_RULE = "must be host or cuda, alone or with numbers, each once, as in host:0,1 or cuda:0"
 _ONE_KIND_RULE = "must be host or cuda devices, and not both: run a job for each"
 _HOST_SIZES = {"device_memory": "512MiB", "granule": "64KiB"}
+_HOST_MEMORY = "512MiB"
+_PAGES_RULE = "host pages are for models on the CPU: leave it out with cuda devices, or choose host devices"
 
 
 class ConfigError(ValueError):
@@ -84,6 +86,12 @@ def _granule(text: str) -> str:
     return text
 
 
+def _switch(value: object) -> object:
+    """In YAML the words on and off are true and false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+Switch = Annotated[Literal["on", "off"], BeforeValidator(_switch)]
 Size = Annotated[str, BeforeValidator(_as_text), AfterValidator(_size)]
 Granule = Annotated[str, BeforeValidator(_as_text), AfterValidator(_granule)]
 Tenant = Annotated[str, Field(max_length=64)]
@@ -115,6 +123,11 @@ class Settings(BaseModel):
     prefill_chunk_tokens: Count = 256
     margin_steps: Annotated[int, Field(ge=1, le=4_096)] = 16
 
+    prefix_cache: Switch = "on"  # what was computed is kept for requests that begin alike
+    fallback: Literal["host", "wait", "refuse"] = "wait"  # what becomes of a request that the device refuses
+    host_memory: Size | None = None  # of host pages; None: there are none, but where fallback is host
+    block_size: Annotated[int, Field(ge=1, le=1_024)] = 16  # tokens of a host page
+
     lease_s: Seconds = 30.0
     heartbeat_s: Seconds = 5.0
     grant_s: Seconds = 5.0
@@ -137,6 +150,9 @@ class Settings(BaseModel):
         )
         _together(self.heartbeat_s < self.lease_s, self, "heartbeat_s less than lease_s")
         _together(self.retry_after_min_s <= self.retry_after_max_s, self, "retry_after_min_s at most retry_after_max_s")
+        if self.backend is Backend.CUDA and self.host_memory_bytes is not None:
+            name = "fallback" if self.fallback == "host" else "host_memory"
+            raise ValueError(f"{name} is {getattr(self, name)}, and {_PAGES_RULE}")
         if self.device_memory_bytes is not None and self.granule_bytes is not None:
             _together(self.device_memory_bytes % self.granule_bytes == 0, self, "device_memory a multiple of granule")
         return self
@@ -163,6 +179,13 @@ class Settings(BaseModel):
     @property
     def granule_bytes(self) -> int | None:
         return parse_bytes(self.granule) if self.granule else None
+
+    @property
+    def host_memory_bytes(self) -> int | None:
+        """Of host pages; None where there are none."""
+        default = _HOST_MEMORY if self.fallback == "host" else None
+        text = self.host_memory or default
+        return parse_bytes(text) if text else None
 
     @property
     def tenant_quota_bytes(self) -> dict[str, int]:

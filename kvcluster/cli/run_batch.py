@@ -41,6 +41,16 @@ def run_batch(
     granule: Annotated[str | None, _setting("Memory grows by this much [64KiB; what a GPU recommends]")] = None,
     max_num_seqs: Annotated[int | None, _setting("Sequences that a worker runs together [16]")] = None,
     max_num_batched_tokens: Annotated[int | None, _setting("Tokens that a worker computes in a step [512]")] = None,
+    prefix_cache: Annotated[
+        str | None, _setting("on or off: reuse what was computed for prompts that begin alike [on]")
+    ] = None,
+    fallback: Annotated[
+        str | None, _setting("What the device refuses: wait, host (pages in this machine's memory), or refuse [wait]")
+    ] = None,
+    host_memory: Annotated[
+        str | None, _setting("Memory of host pages, for --fallback host and beams [512MiB with --fallback host]")
+    ] = None,
+    block_size: Annotated[int | None, _setting("Tokens of a host page [16]")] = None,
     threads: Annotated[int | None, _setting("Threads of each worker [the cores, divided]")] = None,
     max_restarts: Annotated[int | None, _setting("Restarts of each worker [3]")] = None,
 ) -> None:

@@ -33,3 +33,13 @@ class CacheIdentity:
             content = getattr(self, field.name).encode("utf-8", "surrogatepass")
             digest.update(b"%s %d " % (field.name.encode(), len(content)) + content)
         return digest.digest()
+
+
+def root_for(tenant: str, root: bytes) -> bytes:
+    """Where an owner of memory looks up what this tenant names `root`: no other tenant reaches it, whatever it names.
+
+    Empty where the root is: nothing is found there.
+    """
+    if not root:
+        return b""
+    return sha256(_LABEL + b" of %d " % len(root) + root + tenant.encode("utf-8", "surrogatepass")).digest()

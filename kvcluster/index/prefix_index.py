@@ -14,7 +14,7 @@ Memory: some 60 bytes a token of a tree, all of it gone with the prefixes; 2 MiB
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -61,7 +61,7 @@ class PrefixIndex:
     def __init__(self) -> None:
         self._roots: dict[bytes, _Node] = {}
         self._places: dict[int, list[_Node]] = {}
-        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._seen: OrderedDict[bytes, RequestId | None] = OrderedDict()  # by whom; None: by several
         self._claims: dict[bytes, RequestId] = {}
         self._claimed_by: dict[RequestId, set[bytes]] = {}
 
@@ -71,6 +71,20 @@ class PrefixIndex:
 
     def __contains__(self, number: int) -> bool:
         return number in self._places
+
+    def __iter__(self) -> Iterator[int]:
+        """The numbers of those that are listed."""
+        return iter(self._places)
+
+    def tokens_of(self, number: int) -> int:
+        """How many tokens a listed prefix has."""
+        last = self._places[number][-1]
+        return last.tokens + len(last.tails[number]) // ID_BYTES
+
+    @property
+    def claiming(self) -> Iterable[RequestId]:
+        """Requests that are to publish something."""
+        return self._claimed_by.keys()
 
     @property
     def blocks(self) -> int:
@@ -154,18 +168,23 @@ class PrefixIndex:
 
     # --- what was seen --------------------------------------------------------------------------------------------
 
-    def note(self, root: bytes, token_ids: bytes) -> int:
-        """Somebody computes these tokens. Returns how many of them, in whole blocks, somebody had before."""
+    def known(self, root: bytes, token_ids: bytes, request: RequestId) -> int:
+        """How many of these tokens, in whole blocks, another request than this one had before."""
         known = 0
-        for block, digest in enumerate(digests(root, token_ids)):
-            if digest in self._seen:
-                self._seen.move_to_end(digest)
-                known += known == block
-            else:
+        for digest in digests(root, token_ids):
+            if self._seen.get(digest, request) == request:
+                break
+            known += 1
+        return known * BLOCK_TOKENS
+
+    def note(self, root: bytes, token_ids: bytes, request: RequestId) -> None:
+        """`request` computes these tokens."""
+        for digest in digests(root, token_ids):
+            if self._seen.setdefault(digest, request) != request:
                 self._seen[digest] = None
+            self._seen.move_to_end(digest)
         while len(self._seen) > MOST_SEEN:
             self._seen.popitem(last=False)
-        return known * BLOCK_TOKENS
 
     def claim(self, root: bytes, token_ids: bytes, request: RequestId) -> bool:
         """Whether it is this request that is to publish these tokens: the first that asks, until it ends."""

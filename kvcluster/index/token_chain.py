@@ -59,6 +59,11 @@ def digests(root: bytes, token_ids: bytes, block_tokens: int = BLOCK_TOKENS) -> 
         yield digest
 
 
+def following(digest: bytes, block: bytes) -> bytes:
+    """The digest of one more block, behind that of all before it."""
+    return sha256(digest + block).digest()
+
+
 def common_tokens(one: bytes, other: bytes) -> int:
     """With how many equal ids both begin. Slices are compared, so that a long prompt costs no loop over its ids."""
     low, high = 0, min(len(one), len(other)) // ID_BYTES

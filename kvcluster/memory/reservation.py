@@ -85,6 +85,11 @@ class Reservation:
         return self.own.count * self.range_map.shape.granule_bytes
 
     @property
+    def shares(self) -> bool:
+        """Whether it uses a prefix."""
+        return bool(self.uses)
+
+    @property
     def freed_bytes(self) -> int:
         """What its end would free: its own windows, and prefixes that nobody else uses."""
         newest = self.writing or (self.uses[-1].prefix if self.uses else None)

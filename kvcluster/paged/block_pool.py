@@ -7,14 +7,19 @@ most (block_size - 1) / N of its memory. Sequences over it are in `paged.cache`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import count
 from types import TracebackType
 from typing import Self
 
 import torch
 
 from kvcluster.paged.counts import BlockCounts
+from kvcluster.paged.gather import Gathered, gather_batched_paged_kv
 from kvcluster.paged.shape import PageShape
 from kvcluster.paged.store import PageStore, open_store
+
+_FIRST_LIVES = count(step=1 << 20)  # an id of one pool is none of another pool of this process
 
 
 class BlockPool:
@@ -36,7 +41,7 @@ class BlockPool:
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         shape = PageShape(num_layers, num_kv_heads, head_dim, dtype.itemsize, block_size)
-        self.counts = BlockCounts(num_blocks)
+        self.counts = BlockCounts(num_blocks, generation=next(_FIRST_LIVES))
         self.store: PageStore = open_store(shape, num_blocks, dtype)
 
     @property
@@ -59,6 +64,16 @@ class BlockPool:
     def free_block(self, block: int) -> None:
         """Drop one reference; the last one frees it. Raises ValueError as `BlockCounts.drop`. Nothing changed."""
         self.counts.drop([block])
+
+    def gather_batched_paged_kv(
+        self,
+        layer_idx: int,
+        block_tables: Sequence[Sequence[int]],
+        context_lens: Sequence[int],
+        device: torch.device | str = "cpu",
+    ) -> Gathered:
+        """K and V of one layer for a batch of tables of block numbers: see `paged.gather`. It copies."""
+        return gather_batched_paged_kv(self.tensor, layer_idx, block_tables, context_lens, device)
 
     def check_invariants(self) -> None:
         """Raises InvariantBroken where a block is free and had, or neither."""

@@ -27,13 +27,17 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """From its entry `start` on the table is `blocks`, of which `taken` are new; `before` it had there until now."""
+    """From its entry `start` on the table is `blocks`, of which `taken` are new; `before` it had there until now.
+
+    `lent` is the block that it began with until now, whose first tokens are in the first new one from now on.
+    """
 
     start: int
     blocks: tuple[int, ...]
     taken: tuple[int, ...]
     before: tuple[int, ...]
     copies: tuple[Copy, ...] = ()
+    lent: tuple[int, int] | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -79,28 +83,32 @@ class BlockTables:
         taken = self.counts.allocate(self.missing(table, tokens))
         start = len(table.blocks) if replaced is None else replaced
         before = tuple(table.blocks[start:])
+        lent: tuple[int, int] | None = None
         copies: tuple[Copy, ...] = ()
         blocks = (*taken[:1], *before[1:], *taken[1:]) if before else tuple(taken)
         if before:
             copies = (Copy(before[0], taken[0], table.frozen % self.block_size),)
-        elif table.lends is not None and taken:
-            copies = (Copy(table.lends[0], taken[0], table.lends[1]),)
+        elif taken and table.lends is not None:
+            lent, table.lends = table.lends, None
+            copies = (Copy(lent[0], taken[0], lent[1]),)
         table.blocks = [*table.blocks[:start], *blocks]
-        return Growth(start, blocks, tuple(taken), before, copies)
+        return Growth(start, blocks, tuple(taken), before, copies, lent)
 
-    def settle(self, table: BlockTable, growth: Growth) -> None:
+    def settle(self, growth: Growth) -> None:
         """The copies are made: what was copied from is needed no longer."""
         self.counts.drop(growth.before[:1])
-        if not growth.before and growth.copies:
-            self._return_lent(table)
+        if growth.lent is not None:
+            self.counts.unpin(growth.lent[0])
 
     def undo(self, table: BlockTable, growth: Growth) -> None:
         """As if it had not grown."""
         table.blocks = [*table.blocks[: growth.start], *growth.before]
+        table.lends = growth.lent if growth.lent is not None else table.lends
         self.counts.drop(growth.taken)
 
     def fork(self, table: BlockTable, tokens: int, count: int) -> list[BlockTable]:
-        """So many tables that begin with its first `tokens` tokens, in the same blocks. It goes on from there too.
+        """So many tables that begin with its first `tokens` tokens, in the same blocks. It goes on from there too, and
+        has what came behind no longer.
 
         Raises:
             ValueError: fewer than 1 child, no tokens, or more than it holds. Nothing changed.
@@ -108,7 +116,8 @@ class BlockTables:
         if count < 1:
             raise ValueError(f"a fork has at least 1 child, not {count}")
         self._check_held(table, tokens)
-        shared = table.blocks[: ceil_div(tokens, self.block_size)]
+        self.truncate(table, tokens)
+        shared = table.blocks
         for _ in range(count):
             self.counts.reference(shared)
         table.frozen = tokens
@@ -140,10 +149,13 @@ class BlockTables:
         """An empty table begins with whole blocks that an index found, and the first tokens of one more.
 
         Raises:
-            ValueError: the table is not empty, or a block is nobody's. Nothing changed.
+            ValueError: the table is not empty, a block is nobody's, or none or all of the tokens of one are lent.
+                Nothing changed.
         """
         if table.blocks or table.lends:
             raise ValueError("only an empty table begins with what was found")
+        if lent is not None and not 0 < lent[1] < self.block_size:
+            raise ValueError(f"{lent[1]} tokens are none, or all, of a block of {self.block_size}")
         self.counts.reference(blocks)
         if lent is not None:
             try:
@@ -155,7 +167,7 @@ class BlockTables:
         table.frozen = len(blocks) * self.block_size + (lent[1] if lent else 0)
 
     def truncate(self, table: BlockTable, tokens: int) -> None:
-        """Only the first `tokens` tokens stay.
+        """Only the first `tokens` tokens stay, which are written.
 
         Raises:
             ValueError: fewer than 0, or more than it holds. Nothing changed.
@@ -165,17 +177,22 @@ class BlockTables:
         keep = ceil_div(tokens, self.block_size)
         self._return_lent(table)
         gone, table.blocks = table.blocks[keep:], table.blocks[:keep]
-        table.frozen = min(table.frozen, tokens)
+        table.frozen = tokens
         self.counts.drop(gone)
 
     def drop(self, table: BlockTable) -> None:
         """It names no block any more."""
         self.truncate(table, 0)
 
+    def written_into(self, table: BlockTable, tokens: int) -> int | None:
+        """The entry of a block that is begun, which tokens above `frozen` up to `tokens` are to be written into."""
+        at, begun = divmod(table.frozen, self.block_size)
+        return at if begun and at < len(table.blocks) and tokens > table.frozen else None
+
     def _shared_at(self, table: BlockTable, tokens: int) -> int | None:
-        """The entry that is to be replaced before tokens above `frozen` are written."""
-        at = table.frozen // self.block_size
-        if table.frozen % self.block_size == 0 or at >= len(table.blocks) or tokens <= table.frozen:
+        """The same where it is to be replaced first, because others have the block."""
+        at = self.written_into(table, tokens)
+        if at is None:
             return None
         block = table.blocks[at]
         is_shared = self.counts.references(block) > 1 or self.counts.is_resident(block) or self.counts.is_pinned(block)

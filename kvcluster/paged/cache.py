@@ -21,7 +21,7 @@ import torch
 from kvcluster.paged.block_pool import BlockPool
 from kvcluster.paged.block_table import BlockTable, BlockTables
 from kvcluster.paged.counts import number_of
-from kvcluster.paged.gather import Gathered, gather_batched_paged_kv
+from kvcluster.paged.gather import Gathered
 
 
 class PagedKvCache:
@@ -57,9 +57,9 @@ class PagedKvCache:
         wanted = (shape.num_layers, shape.num_kv_heads, k.shape[2] if k.dim() == 4 else 0, shape.head_dim)
         if k.shape != v.shape or tuple(k.shape) != wanted or not wanted[2]:
             raise ValueError(f"K and V are [layers, kv_heads, tokens, head_dim] as in {wanted}, not {tuple(k.shape)}")
-        after = before + wanted[2]
-        self._grow(table, before, after)
-        self._write(table, before, torch.stack((k, v)))
+        after, rows = before + wanted[2], torch.stack((k, v))
+        self._grow(table, after)
+        self._write(table, before, rows)
         self._open[sequence] = table, after
 
     def ensure_page_for_write(self, sequence: int) -> int:
@@ -70,7 +70,7 @@ class PagedKvCache:
             ValueError: a sequence that is not open.
         """
         table, tokens = self._find(sequence)
-        self._grow(table, tokens, tokens + 1)
+        self._grow(table, tokens + 1)
         return number_of(table.blocks[tokens // self._pool.shape.block_size])
 
     def fork(self, sequence: int, n: int) -> list[int]:
@@ -102,7 +102,6 @@ class PagedKvCache:
         if not 0 <= tokens <= before:
             raise ValueError(f"sequence {sequence} has {before} tokens and cannot be cut to {tokens}")
         self._tables.truncate(table, tokens)
-        table.frozen = tokens if table.blocks else 0
         self._open[sequence] = table, tokens
 
     def drop(self, sequence: int) -> None:
@@ -119,7 +118,7 @@ class PagedKvCache:
         device: torch.device | str = "cpu",
     ) -> Gathered:
         """K and V of one layer for a batch: see `paged.gather`. It copies."""
-        return gather_batched_paged_kv(self._pool.tensor, layer_idx, block_tables, context_lens, device)
+        return self._pool.gather_batched_paged_kv(layer_idx, block_tables, context_lens, device)
 
     def check_invariants(self) -> None:
         """Raises InvariantBroken where counts and tables do not agree."""
@@ -135,8 +134,8 @@ class PagedKvCache:
             raise ValueError(f"sequence {sequence} is not open")
         return self._open[sequence]
 
-    def _grow(self, table: BlockTable, before: int, tokens: int) -> None:
-        """Blocks for so many tokens, of which those from `before` on are its own."""
+    def _grow(self, table: BlockTable, tokens: int) -> None:
+        """Blocks for so many tokens, those to be written its own, with what is copied into them; or as it was."""
         growth = self._tables.grow(table, tokens)
         try:
             for copy in growth.copies:
@@ -144,7 +143,7 @@ class PagedKvCache:
         except BaseException:
             self._tables.undo(table, growth)
             raise
-        self._tables.settle(table, growth)
+        self._tables.settle(growth)
 
     def _write(self, table: BlockTable, start: int, rows: torch.Tensor) -> None:
         """[2, layers, kv_heads, tokens, head_dim] from token `start` on."""

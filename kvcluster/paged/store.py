@@ -6,14 +6,17 @@ it, and reaches no block but those that it may write just then. That is protecti
 the descriptor can give itself access to every page.
 
 Access is changed a run of adjacent blocks a call. The kernel splits a mapping where access differs, so a pool of n
-blocks takes at most n mappings; at the process's limit a change is refused before anything is done.
+blocks takes at most n mappings; what would go beyond the process's limit is refused before anything is done.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from operator import ne
 
 import torch
 
@@ -25,20 +28,25 @@ from kvcluster.paged.shape import PageShape
 from kvcluster.transaction import Progress
 
 _PROTECTIONS = {Access.READ: linux.PROT_READ, Access.READ_WRITE: linux.PROT_READ_WRITE}
+_UNKNOWN = 255  # of blocks whose call failed
 
 
 class PageStore:
     """See `open_store` and `attach_store`. Tensors of it must not be used once it is closed."""
 
-    def __init__(self, shape: PageShape, num_blocks: int, dtype: torch.dtype, *, descriptor: int, address: int) -> None:
+    def __init__(
+        self, shape: PageShape, num_blocks: int, dtype: torch.dtype, *, descriptor: int, address: int, access: Access
+    ) -> None:
         self.shape = shape
         self.num_blocks = num_blocks
         self.dtype = dtype
         self.descriptor = descriptor
         self.address = address
         self.calls = 0  # that changed access
+        self.mappings = 1  # of the kernel: one more wherever the access of two neighbours differs
         self.tensor = _tensor_at(address, shape, num_blocks, dtype)
         """[blocks, 2, layers, kv_heads, block_size, head_dim], with whole memory pages from block to block."""
+        self._access = bytearray([_PROTECTIONS[access]]) * num_blocks
 
     @property
     def size_bytes(self) -> int:
@@ -49,22 +57,45 @@ class PageStore:
         self.tensor[target, ..., :tokens, :] = self.tensor[source, ..., :tokens, :]
 
     def protect(self, numbers: Iterable[int], access: Access) -> None:
-        """Give this process this access to these blocks, by number; one call a run of adjacent ones.
+        """Give this process this access to these blocks, by number; one call a run of adjacent ones, if they lack it.
 
         Raises:
+            ValueError: there is no such block. Nothing changed.
             LimitReached: more mappings than this process may have. Nothing changed.
-            DriverError: the kernel refused one; those of earlier runs have the new access.
+            DriverError: the kernel refused one call: its blocks may have the new access or the old one, and those of
+                earlier calls have the new one. To ask again is right.
         """
-        runs = list(_runs(sorted(set(numbers))))
-        MAPPINGS.ensure(2 * len(runs))
-        pitch = self.shape.pitch_bytes
-        for start, count in runs:
-            self.calls += 1
-            try:
-                linux.protect(self.address + start * pitch, count * pitch, _PROTECTIONS[access])
-            except OSError as error:
-                raise _as_ours("mprotect", error, count * pitch) from error
-            MAPPINGS.used(2 if access is Access.READ_WRITE else -2)
+        protection = _PROTECTIONS[access]
+        wanted = sorted(set(numbers))
+        if wanted and not 0 <= wanted[0] <= wanted[-1] < self.num_blocks:
+            raise ValueError(f"blocks {wanted[0]} to {wanted[-1]} are not all among {self.num_blocks}")
+        runs = list(_runs([number for number in wanted if self._access[number] != protection]))
+        MAPPINGS.ensure(sum(max(0, self._more_mappings(run, protection)) for run in runs))
+        for run in runs:
+            self._change(run, protection)
+
+    def _change(self, run: range, protection: int) -> None:
+        address, size_bytes = self.address + run.start * self.shape.pitch_bytes, len(run) * self.shape.pitch_bytes
+        self.calls += 1
+        try:
+            linux.protect(address, size_bytes, protection)
+        except OSError as error:
+            self._note(run, _UNKNOWN)
+            raise _as_ours("mprotect", error, size_bytes, address=address) from error
+        self._note(run, protection)
+
+    def _note(self, run: range, protection: int) -> None:
+        more = self._more_mappings(run, protection)
+        self._access[run.start : run.stop] = bytes([protection]) * len(run)
+        self.mappings += more
+        MAPPINGS.used(more)
+
+    def _more_mappings(self, run: range, protection: int) -> int:
+        """Than now, once these blocks have this access."""
+        left, right = self._access[max(0, run.start - 1) : run.start], self._access[run.stop : run.stop + 1]
+        now = left + self._access[run.start : run.stop] + right
+        then = left + bytes([protection]) * len(run) + right
+        return int(sum(map(ne, then, then[1:])) - sum(map(ne, now, now[1:])))
 
     def close(self) -> None:
         """Unmap and close. Closing twice is once."""
@@ -73,7 +104,8 @@ class PageStore:
             linux.unreserve(self.address, self.size_bytes)
             os.close(self.descriptor)
             self.descriptor = -1
-            MAPPINGS.used(-1)
+            MAPPINGS.used(-self.mappings)
+            DESCRIPTORS.used(-1)
 
 
 def open_store(shape: PageShape, num_blocks: int, dtype: torch.dtype) -> PageStore:
@@ -92,6 +124,7 @@ def open_store(shape: PageShape, num_blocks: int, dtype: torch.dtype) -> PageSto
         descriptor = linux.create_memory(size_bytes)
     except OSError as error:
         raise _as_ours("create", error, size_bytes) from error
+    MEMORY.used(size_bytes)  # whoever maps it last gives it back: the next measurement tells us
     return _mapped(shape, num_blocks, dtype, descriptor, Access.READ_WRITE)
 
 
@@ -114,19 +147,23 @@ def attach_store(descriptor: int, shape: PageShape, num_blocks: int, dtype: torc
 
 
 def _mapped(shape: PageShape, num_blocks: int, dtype: torch.dtype, descriptor: int, access: Access) -> PageStore:
-    size_bytes, address = num_blocks * shape.pitch_bytes, 0
-    try:
+    """The descriptor is the store's, or closed."""
+    size_bytes = num_blocks * shape.pitch_bytes
+    with ExitStack() as undo:
+        undo.callback(os.close, descriptor)
         MAPPINGS.ensure(1)
-        address = linux.reserve(size_bytes, os.sysconf("SC_PAGESIZE"))
-        linux.map_files(address, [(size_bytes, descriptor)], Progress())
-        linux.protect(address, size_bytes, _PROTECTIONS[access])
-    except BaseException as failure:
-        if address:
-            linux.unreserve(address, size_bytes)
-        os.close(descriptor)
-        raise _as_ours("map", failure, size_bytes) if isinstance(failure, OSError) else failure from failure
+        try:
+            address = linux.reserve(size_bytes, os.sysconf("SC_PAGESIZE"))
+            undo.callback(linux.unreserve, address, size_bytes)
+            linux.map_files(address, [(size_bytes, descriptor)], Progress())
+            linux.protect(address, size_bytes, _PROTECTIONS[access])
+        except OSError as error:
+            raise _as_ours("map", error, size_bytes) from error
+        store = PageStore(shape, num_blocks, dtype, descriptor=descriptor, address=address, access=access)
+        undo.pop_all()
     MAPPINGS.used(1)
-    return PageStore(shape, num_blocks, dtype, descriptor=descriptor, address=address)
+    DESCRIPTORS.used(1)
+    return store
 
 
 def _check_type(shape: PageShape, dtype: torch.dtype) -> None:
@@ -145,15 +182,16 @@ def _tensor_at(address: int, shape: PageShape, num_blocks: int, dtype: torch.dty
     return elements.as_strided(sizes, (shape.pitch_bytes // shape.element_bytes, *reversed(steps)))
 
 
-def _runs(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """Ascending numbers as (first, count) of adjacent ones."""
+def _runs(numbers: list[int]) -> Iterator[range]:
+    """Ascending numbers as runs of adjacent ones."""
     start = 0
     for end in range(1, len(numbers) + 1):
         if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
-            yield numbers[start], end - start
+            yield range(numbers[start], numbers[end - 1] + 1)
             start = end
 
 
-def _as_ours(call: str, error: OSError, size_bytes: int) -> DriverError:
-    name = os.strerror(error.errno or 0)
-    return DriverError(call=call, code=error.errno or 0, name=name, size_bytes=size_bytes)
+def _as_ours(call: str, error: OSError, size_bytes: int, *, address: int = 0) -> DriverError:
+    code = error.errno or errno.EIO
+    name = errno.errorcode.get(code, "?")
+    return DriverError(call=call, code=code, name=name, address=address, size_bytes=size_bytes)

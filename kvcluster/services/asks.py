@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvcluster.driver.protocol import Fence
 from kvcluster.errors import KvClusterError, NotAllowed
@@ -31,6 +31,9 @@ MOST_OPERATIONS = 4096  # in one frame, as the wire has it
 MOST_RUNS = 32_768  # of windows, in one frame or reply: at most 1.5 of its 4 MiB, so that 4,095 refusals fit beside
 MOST_ID_BYTES = 4 * MOST_TOKENS  # of token ids, in one frame
 MOST_PREFIXES = 1024  # that one request uses: leaving them all takes an operation each, of one frame
+
+
+Memory = Any  # a SequenceMemory, or services.pages.sequence.SequencePages: each port takes its own
 
 
 class Load(NamedTuple):
@@ -55,7 +58,7 @@ MOST = Load(MOST_ASKS, MOST_OPERATIONS, MOST_RUNS, MOST_ID_BYTES)
 class Grow:
     """Windows for the first `tokens` tokens, paid by a new grant. Says nothing to the device where all are there."""
 
-    memory: SequenceMemory
+    memory: Memory
     tokens: int
 
 
@@ -67,7 +70,7 @@ class Find:
     Grow. Where this process then cannot map the growth, the growth goes back and the prefix stays joined.
     """
 
-    memory: SequenceMemory
+    memory: Memory
     token_ids: bytes
     grow_to: int
 
@@ -118,7 +121,7 @@ class TakeSnapshot:
 class Publish:
     """The plan of sharing the first `tokens` tokens. The next ask of this memory is Seal, Shed or End."""
 
-    memory: SequenceMemory
+    memory: Memory
     tokens: int
 
 
@@ -138,7 +141,7 @@ class Leave:
 class Shed:
     """`after`: work that was waited for already; else the driver's work is waited for."""
 
-    memory: SequenceMemory
+    memory: Memory
     after: Fence | None = None
 
 
@@ -149,7 +152,7 @@ class End:
     With `token_ids`, those that followed what its Find named, Find finds them.
     """
 
-    memory: SequenceMemory
+    memory: Memory
     retain_tokens: int = 0
     token_ids: bytes = b""
 
@@ -261,9 +264,9 @@ def _operations(ask: Ask) -> int:
     """Of what is unmapped and of what is not a release each; a leave for each prefix; and `open` and `close`."""
     match ask:
         case Leave() | Shed():
-            return 2 + ask.memory.holdings.prefix_count
+            return 2 + _prefixes(ask.memory)
         case End():
-            return 3 + ask.memory.holdings.prefix_count
+            return 3 + _prefixes(ask.memory)
         case Join() | Find():
             return 4
         case _:
@@ -271,13 +274,18 @@ def _operations(ask: Ask) -> int:
 
 
 def _runs(ask: Ask) -> int:
+    memory: SequenceMemory = ask.memory
     match ask:
         case Shed() | End():
-            return ask.memory.returnable_runs
+            return memory.returnable_runs
         case Join(grow_to=int()) | Find():
-            return 2 * ask.memory.fragments
+            return 2 * memory.fragments
         case _:
-            return ask.memory.fragments
+            return memory.fragments
+
+
+def _prefixes(memory: SequenceMemory) -> int:
+    return memory.holdings.prefix_count
 
 
 def _id_bytes(ask: Ask) -> int:

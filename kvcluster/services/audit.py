@@ -5,6 +5,7 @@ granted           the held grants, one by one, by tenant
 out               the windows of all reservations, each request's account, and what is retained and not sealed
 shared            the handles of all sealed prefixes, each prefix's account
 users             who uses a prefix, against what each reservation uses; who is idle, counted from nothing
+found             what the index lists, against the prefixes that are there; who is to publish, against who is open
 quarantined       the quarantine's list, and each tenant's quarantine account
 tenants           the sum of a tenant's accounts
 pooled            the pool's own list; and it is covered by free + granted
@@ -36,6 +37,7 @@ def audit_memory(memory: DeviceMemory, driver: Driver) -> None:
     _audit_requests(memory)
     _audit_prefixes(books)
     _audit_uses(memory)
+    _audit_index(memory)
     _audit_handles(memory)
     _same("held by the hardware", driver.memory_info().held_bytes, books.pool.created_bytes)
 
@@ -82,6 +84,18 @@ def _audit_uses(memory: DeviceMemory) -> None:
     writing = {r.writing.number: r.request for r in memory.reservations.values() if r.writing}
     if owned != writing:
         raise InvariantBroken(sentence=f"prefixes are written by {owned} and requests write {writing}")
+
+
+def _audit_index(memory: DeviceMemory) -> None:
+    index = memory.books.index
+    there = {p.number: p.extent.tokens for p in memory.books.prefixes if p.is_kept and p.owner is None}
+    for number in index:
+        listed = index.tokens_of(number)
+        if there.get(number) != listed:
+            said = there.get(number, "no")
+            raise InvariantBroken(sentence=f"prefix {number} is found with {listed} tokens, and {said} are kept of it")
+    if strangers := set(index.claiming) - memory.reservations.keys():
+        raise InvariantBroken(sentence=f"requests that are not open are to publish: {strangers}")
 
 
 def _audit_handles(memory: DeviceMemory) -> None:

@@ -7,25 +7,58 @@ the device service's lock; knows no frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from kvcluster.errors import DeviceUnreachable, NotAllowed, SessionEnded
-from kvcluster.services.device_memory import DeviceMemory
+from kvcluster.ids import HandleId
 from kvcluster.services.device_settings import DeviceSettings
+from kvcluster.services.pressure import Pressure
 from kvcluster.services.pushes import Pushes
 from kvcluster.services.sessions import EndedNames, Session, SessionState
 from kvcluster.wire.messages import Hello, Welcome
 
 
+class Owner(Protocol):
+    """The memory that clients have parts of, as far as it concerns how they end and what they are told."""
+
+    @property
+    def pressure(self) -> Pressure:
+        """Who is asked to make room."""
+
+    def drain_forgotten(self) -> Sequence[HandleId]:
+        """Handles that are gone, since the last call."""
+
+    def orphan(self, session: str) -> None:
+        """Its connection ended: what it has is quarantined."""
+
+    def process_gone(self, session: str) -> None:
+        """Its process is dead: what was quarantined for it is free."""
+
+    def is_haunted_by(self, session: str) -> bool:
+        """Whether anything waits for its process to end."""
+
+    def trim(self, limit_bytes: int) -> None:
+        """Give back what nobody has, down to so much."""
+
+
 class Clients:
     """`sessions` are those that are not over, by name; `is_leaving`: nobody new is taken."""
 
-    def __init__(self, memory: DeviceMemory, settings: DeviceSettings, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        memory: Owner,
+        settings: DeviceSettings,
+        *,
+        welcome: Callable[[], Welcome],
+        clock: Callable[[], float],
+    ) -> None:
         self.pushes = Pushes()
         self.sessions: dict[str, Session] = {}
         self.is_leaving = False
         self._memory = memory
         self._settings = settings
+        self._welcome = welcome
         self._clock = clock
         self._ended = EndedNames(settings.most_ended)
         self._idle_since = clock()
@@ -78,7 +111,7 @@ class Clients:
 
     def collect_pushes(self) -> None:
         """Take over what the last act left to say."""
-        self.pushes.collect(self._memory, self.sessions)
+        self.pushes.collect(self._memory.pressure, self._memory.drain_forgotten(), self.sessions)
 
     @property
     def idle_s(self) -> float:
@@ -96,14 +129,3 @@ class Clients:
         self._idle_since = self._clock()
         if not self.sessions:
             self._memory.trim(0)  # nobody is here to reuse what is pooled, and others may need the machine's memory
-
-    def _welcome(self) -> Welcome:
-        settings, books = self._settings, self._memory.books
-        return Welcome(
-            device=settings.name,
-            epoch=settings.epoch,
-            granule_bytes=books.granule_bytes,
-            capacity_bytes=books.ledger.capacity_bytes,
-            lease_s=settings.lease_s,
-            heartbeat_s=settings.heartbeat_s,
-        )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kvcluster.attach.protocol import REPLY_TIMEOUT_S
 from kvcluster.failpoints import Failpoint, reach
-from kvcluster.services.transport import PendingReply, Transport
+from kvcluster.services.transport import PendingReply, Sender
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
 
@@ -40,7 +40,7 @@ class Correspondence:
         self._ack = 0
         self._received: set[int] = set()
 
-    def send(self, ops: Sequence[wire.Operation], transport: Transport) -> Sent:
+    def send(self, ops: Sequence[wire.Operation], transport: Sender) -> Sent:
         """Start a frame on its way.
 
         Raises:

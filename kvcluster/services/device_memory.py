@@ -19,7 +19,8 @@ from kvcluster.driver.protocol import Driver
 from kvcluster.errors import KvClusterError, LimitReached, NeverFits, NotAllowed, OutOfBudget, UnknownRequest
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.residency import GroupShape, RangeMap, Shape
-from kvcluster.ids import GrantId, RequestId, WindowRun
+from kvcluster.ids import GrantId, HandleId, RequestId, WindowRun
+from kvcluster.index.identity import root_for
 from kvcluster.memory.handle import Handle, bytes_of
 from kvcluster.memory.handle_sizes import HandleSizes
 from kvcluster.memory.reservation import Reservation, Terms
@@ -27,6 +28,7 @@ from kvcluster.memory.shared_prefix import SharedPrefix
 from kvcluster.services.books import Books, request_account
 from kvcluster.services.device_settings import MemorySettings
 from kvcluster.services.finding import Finder
+from kvcluster.services.pressure import Pressure
 from kvcluster.services.queue import Queue
 from kvcluster.services.sharing import Remains, Sharing
 from kvcluster.services.work import Work
@@ -57,7 +59,7 @@ class DeviceMemory:
 
     def __init__(self, driver: Driver, settings: MemorySettings, *, clock: Callable[[], float]) -> None:
         self.books = Books(driver, settings, clock=clock)
-        self.queue = Queue(self.books)
+        self.queue = Queue(self.books.ledger, settings.quotas)
         self.sharing = Sharing(self.books, self.queue)
         self.finder = Finder(self.books, self.sharing)
         self.reservations: dict[RequestId, Reservation] = {}
@@ -85,7 +87,8 @@ class DeviceMemory:
         snapshots = shape.window_count(shape.with_snapshots(shape.windows(0)))
         self._check_fits(max(range_map.most_bytes, snapshots * shape.granule_bytes), opening.tenant)
         sizes = HandleSizes.of(shape, opening.shareable_tokens, self.books.settings.largest_bytes)
-        terms = Terms(sizes, self.queue.arrive(opening.tenant, opening.after), opening.tenant, opening.cache_root)
+        root = root_for(opening.tenant, opening.cache_root)
+        terms = Terms(sizes, self.queue.arrive(opening.tenant, opening.after), opening.tenant, root)
         reservation = self.reservations[request] = Reservation(request, range_map, terms)
         self._open_of[request.session] += 1
         self.reserved_bytes += reservation.reserved_bytes
@@ -221,6 +224,15 @@ class DeviceMemory:
     def is_haunted_by(self, session: str) -> bool:
         """Whether anything waits for the session's process to end."""
         return self.books.quarantine.held_bytes(session) > 0 or bool(self.books.prefixes.haunted_by(session))
+
+    @property
+    def pressure(self) -> Pressure:
+        """Who is asked to make room."""
+        return self.queue.pressure
+
+    def drain_forgotten(self) -> Sequence[HandleId]:
+        """Handles that were destroyed, since the last call."""
+        return self.books.pool.drain_forgotten()
 
     @property
     def committed_bytes(self) -> int:

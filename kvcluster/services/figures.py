@@ -52,7 +52,7 @@ class Moment:
 def statistics_of(parts: Parts, moment: Moment) -> DeviceStatistics:
     """All figures of one moment."""
     memory, operations, sessions = parts.memory, parts.operations, parts.sessions
-    books = memory.books
+    books, finding = memory.books, memory.finder.figures
     return DeviceStatistics(
         device=moment.device,
         epoch=moment.epoch,
@@ -77,6 +77,10 @@ def statistics_of(parts: Parts, moment: Moment) -> DeviceStatistics:
         sharing_refusals=dict(operations.sharing_refusals),
         prefixes={prefix.number: _of_prefix(prefix) for prefix in books.prefixes},
         retained_bytes=books.ledger.total("retained"),
+        listed_prefixes=len(books.index),
+        lookups=finding.lookups,
+        asked_tokens=finding.asked_tokens,
+        found_tokens=finding.found_tokens,
         evictions=books.evictions,
         created_ahead=books.pool.created_ahead,
         tenants=dict(books.ledger.tenants()),

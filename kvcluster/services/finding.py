@@ -1,8 +1,7 @@
 """Prefixes that nobody names: a request says its tokens, and joins the longest beginning of them that is shared.
 
 Looking up, using and paying for the rest is one group under the device's lock: whoever was found cannot go before it is
-used, and a group that is refused uses nothing. What is listed, and when, is in `services.sharing`: after the seal, or
-with the end of its request, never before its bytes are written.
+used, and a group that is refused uses nothing. What is listed, and when, is in `services.listing`.
 
 With sliding windows a join is possible only at a boundary that was published. So who computes a beginning that others
 computed too is told how much of it (`known`), and publishes it when it passes there; one request at a time is told.
@@ -10,17 +9,16 @@ computed too is told how much of it (`known`), and publishes it when it passes t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from kvcluster.errors import NotAllowed, NotShareable
 from kvcluster.index.token_chain import ID_BYTES, count_of
 from kvcluster.memory.reservation import Reservation, ReservationState
 from kvcluster.services.books import Books
+from kvcluster.services.listing import MOST_TRIED
 from kvcluster.services.sharing import Joining, Sharing
 from kvcluster.services.work import Work
-
-MOST_TRIED = 8  # prefixes that begin alike, until one can be joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,8 @@ class Finder:
             return Finding()
         covered, joining = self._joined(reservation, token_ids, work)
         work.after.append(lambda: self._count(token_ids, joining))
-        return Finding(self._known(reservation, token_ids, covered), joining)
+        known = self._known(reservation, covered, work) if reservation.range_map.shape.has_rings else covered
+        return Finding(known, joining)
 
     def ended(self, reservation: Reservation) -> None:
         """It will publish nothing that it was told to."""
@@ -80,25 +79,42 @@ class Finder:
         """How many of the tokens the prefix that was joined has, and the join."""
         for match in islice(self._books.index.matches(reservation.cache_root, token_ids), MOST_TRIED):
             try:
-                return match.tokens, self._sharing.join(reservation, match.number, match.tokens, work)
+                joining = self._sharing.join(reservation, match.number, match.tokens, work)
             except NotShareable:
                 continue
+            return match.tokens, _to_the_last(joining, count_of(token_ids))
         return 0, None
 
-    def _known(self, reservation: Reservation, token_ids: bytes, covered: int) -> int:
-        """Beyond `covered`, what this request is to publish when it has computed it."""
-        if not reservation.range_map.shape.has_rings:  # what ends is kept, and can be joined anywhere
+    def _known(self, reservation: Reservation, covered: int, work: Work) -> int:
+        """Beyond `covered`, what this request is to publish when it has computed it: what others computed before.
+
+        Without rings nobody is told: what ends is kept, and can be joined anywhere.
+        """
+        root, token_ids, request = reservation.cache_root, reservation.token_ids, reservation.request
+        index = self._books.index
+        index.ended(request)  # what it was told when it last looked
+        work.after.append(lambda: index.note(root, token_ids, request))
+        known = index.known(root, token_ids, request)
+        if known <= covered or not index.claim(root, token_ids[: known * ID_BYTES], request):
             return covered
-        root, index = reservation.cache_root, self._books.index
-        known = index.note(root, token_ids)
-        if known <= covered or not index.claim(root, token_ids[: known * ID_BYTES], reservation.request):
-            return covered
+        work.txn.doing("publication claimed", 0, undo=lambda _: index.ended(request))
         return known
 
     def _count(self, token_ids: bytes, joining: Joining | None) -> None:
         self.figures.lookups += 1
         self.figures.asked_tokens += count_of(token_ids)
         self.figures.found_tokens += joining.tokens if joining else 0
+
+
+def _to_the_last(joining: Joining, tokens: int) -> Joining:
+    """The same for a request of so many tokens: where more follow what is equal, that is there to its last token.
+
+    A window that was copied out of rings ends at the boundary that its prefix has, and nowhere else.
+    """
+    shape = joining.prefix.shape
+    if shape.has_rings:
+        return joining
+    return replace(joining, tokens=shape.reusable_tokens(joining.part.windows, tokens))
 
 
 def _tell(reservation: Reservation, token_ids: bytes) -> None:

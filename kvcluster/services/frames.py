@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from kvcluster.services.asks import MOST, Ask, Load, load_of
 
 
-def in_frames(asks: Iterable[Ask], *, most: Load = MOST) -> Iterator[list[Ask]]:
+def in_frames(
+    asks: Iterable[Ask], *, most: Load = MOST, load_of: Callable[[Ask], Load] = load_of
+) -> Iterator[list[Ask]]:
     """`asks` in their order, as few frames as the limits allow. One that is too large by itself has its own."""
     frame: list[Ask] = []
     load = Load()

@@ -43,6 +43,17 @@ def joinable(prefix: SharedPrefix, tokens: int) -> tuple[int, ...]:
     return whole
 
 
+def serves(prefix: SharedPrefix, shape: Shape, tokens: int, windows: tuple[int, ...]) -> bool:
+    """Whether who has its first `tokens` tokens, and this shape, can join at least `windows` of it."""
+    if shared_groups(prefix.shape) != shared_groups(shape):
+        return False
+    try:
+        there = joinable(prefix, tokens)
+    except NotShareable:
+        return False
+    return all(count >= wanted for count, wanted in zip(there, windows, strict=True))
+
+
 def lies_inside(use: Use, limit: tuple[int, ...]) -> bool:
     """Whether all that the request uses of the prefix is below these windows."""
     return all(count <= most for count, most in zip(use.windows, limit, strict=True))

@@ -15,7 +15,7 @@ from kvcluster.ids import RequestId
 if TYPE_CHECKING:
     import torch
 
-    from kvcluster.services.asks import Ask, Outcome
+    from kvcluster.services.asks import Ask, Load, Outcome
     from kvcluster.services.correspondence import Traffic
     from kvcluster.services.sequence import MemoryState, SequenceSpec
     from kvcluster.wire import messages as wire
@@ -81,6 +81,9 @@ class KvPort(Protocol):
 
     def memory(self, spec: SequenceSpec) -> KvMemory:
         """A new request; the owner hears of it with its first ask."""
+
+    def load(self, ask: Ask) -> Load:
+        """The most that a frame, or its reply, says for it."""
 
     def submit(self, asks: Sequence[Ask]) -> PendingFrame:
         """All of `asks` in one frame, without waiting."""

@@ -30,6 +30,7 @@ from kvcluster.services.asks import (
     Find,
     Join,
     Leave,
+    Load,
     Outcome,
     Publish,
     ReturnGrant,
@@ -40,6 +41,7 @@ from kvcluster.services.asks import (
     check,
     check_room,
     check_written,
+    load_of,
     refusal_of,
 )
 from kvcluster.services.correspondence import Correspondence, Sent, Traffic
@@ -134,6 +136,10 @@ class DevicePort:
     def driver_calls(self) -> int:
         """Of this client's driver so far; in a LocalDevice they are the device's too."""
         return sum(self.driver.calls().values())
+
+    def load(self, ask: Ask) -> Load:
+        """The most that a frame, or its reply, says for it."""
+        return load_of(ask)
 
     def pushes(self) -> tuple[wire.Reclaim, ...]:
         """What the device demands back since the last call. Never waits."""

@@ -9,8 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from kvcluster.memory.reservation import Reservation
+from kvcluster.ids import RequestId
+
+
+class Holder(Protocol):
+    """An open request, as one that waits or that could make room."""
+
+    request: RequestId
+    arrival: int
+    tenant: str
+
+    @property
+    def held_bytes(self) -> int:
+        """What it pays for."""
+
+    @property
+    def shares(self) -> bool:
+        """Whether it uses what others may use too."""
+
+    @property
+    def freed_bytes(self) -> int:
+        """What its end would free."""
+
+    def growth_bytes(self, tokens: int) -> int:
+        """The most that so many more tokens can take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +52,7 @@ class Pressure:
         self._asked: dict[str, Plea] = {}
         self._unheard: dict[str, Plea] = {}
 
-    def refused(self, asker: Reservation, missing_bytes: int, others: Iterable[Reservation]) -> None:
+    def refused(self, asker: Holder, missing_bytes: int, others: Iterable[Holder]) -> None:
         """`asker` lacks so much; `others` are those whose memory would help it."""
         missing_bytes -= sum(plea.size_bytes for plea in self._asked.values())
         shares: dict[str, int] = {}

@@ -7,10 +7,10 @@ and fetched by the transports: whether anything waits is one attribute, read wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from kvcluster.ids import HandleId
-from kvcluster.services.device_memory import DeviceMemory
+from kvcluster.services.pressure import Pressure
 from kvcluster.services.sessions import Session
 from kvcluster.wire.messages import MOST_FORGOTTEN, Forget, Push, Reclaim
 
@@ -23,14 +23,14 @@ class Pushes:
         self._forget: dict[str, list[HandleId]] = {}
         self._reclaim: dict[str, Reclaim] = {}
 
-    def collect(self, memory: DeviceMemory, sessions: Mapping[str, Session]) -> None:
+    def collect(self, pressure: Pressure, forgotten: Sequence[HandleId], sessions: Mapping[str, Session]) -> None:
         """Take over what the last act left to say."""
-        if forgotten := memory.books.pool.drain_forgotten():
+        if forgotten:
             for name, session in sessions.items():
                 if known := session.forget(forgotten):
                     self._forget.setdefault(name, []).extend(known)
-        for name in memory.queue.pressure.waiting():
-            if plea := memory.queue.pressure.drain(name):
+        for name in pressure.waiting():
+            if plea := pressure.drain(name):
                 self._reclaim[name] = Reclaim(size_bytes=plea.size_bytes, younger_than=plea.younger_than)
         self._note()
 

@@ -1,4 +1,4 @@
-"""The open requests of one device in order of arrival: who waits, who runs, and who is asked to make room.
+"""The open requests of one owner of memory in order of arrival: who waits, who runs, and who is asked to make room.
 
 Puts together what `budget` decides (admission, and places that are taken over) with the pleas to other clients
 (`services.pressure`). Knows reservations and no frames; decides nothing about bytes.
@@ -9,23 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kvcluster.budget.admission import Admission, Headroom
+from kvcluster.budget.ledger import Ledger
 from kvcluster.budget.places import Places
+from kvcluster.budget.quotas import Quotas
 from kvcluster.errors import OutOfBudget
 from kvcluster.ids import RequestId
-from kvcluster.memory.reservation import Reservation
-from kvcluster.services.books import Books
-from kvcluster.services.pressure import Pressure
+from kvcluster.services.pressure import Holder, Pressure
 
 GROWTH_TOKENS = 16  # one growth, as an admission leaves room for
 
 
 class Queue:
-    """Of one device."""
+    """Of one device, or of host pages."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, ledger: Ledger, quotas: Quotas) -> None:
         self.pressure = Pressure()
-        self._books = books
-        self._admission = Admission(books.ledger, books.settings.quotas)
+        self._ledger = ledger
+        self._quotas = quotas
+        self._admission = Admission(ledger, quotas)
         self._places = Places()
 
     def arrive(self, tenant: str, after: RequestId | None) -> int:
@@ -41,7 +42,7 @@ class Queue:
         """How many requests hold memory or share some."""
         return self._admission.running
 
-    def headroom(self, reservation: Reservation) -> Headroom:
+    def headroom(self, reservation: Holder) -> Headroom:
         """What must stay free beside a grant to this request."""
         return self._admission.headroom(reservation.arrival)
 
@@ -49,7 +50,7 @@ class Queue:
         """The arrival number of the oldest request that can be served."""
         return self._admission.oldest()
 
-    def refused(self, reservation: Reservation, refusal: OutOfBudget, others: Iterable[Reservation]) -> None:
+    def refused(self, reservation: Holder, refusal: OutOfBudget, others: Iterable[Holder]) -> None:
         """The request was refused a grant: it waits, or its growth does; younger ones elsewhere are asked for room."""
         is_running = self._admission.is_running(reservation.arrival)
         if not is_running:
@@ -58,20 +59,20 @@ class Queue:
             helpers = self._helpers(reservation, refusal.need, others)
             self.pressure.refused(reservation, refusal.need - refusal.free, helpers)
 
-    def served(self, reservation: Reservation) -> None:
+    def served(self, reservation: Holder) -> None:
         """The request has what it asked for."""
         self._admission.satisfied(reservation.arrival)
         self.pressure.served(reservation.arrival)
 
-    def weigh(self, reservation: Reservation) -> None:
+    def weigh(self, reservation: Holder) -> None:
         """What it holds or shares has changed: whether it runs, and what one growth of it takes."""
-        if reservation.held_bytes or reservation.uses:
+        if reservation.held_bytes or reservation.shares:
             self._admission.satisfied(reservation.arrival)
             self._admission.runs(reservation.arrival, reservation.growth_bytes(GROWTH_TOKENS))
         else:
             self._admission.stopped(reservation.arrival)
 
-    def leave(self, reservation: Reservation) -> None:
+    def leave(self, reservation: Holder) -> None:
         """The request is over; another one may take its place."""
         self._admission.leave(reservation.arrival)
         self._places.leave(reservation.request, reservation.arrival)
@@ -83,10 +84,8 @@ class Queue:
         self._places.forget(session)
         self.pressure.eased(session)
 
-    def _helpers(
-        self, reservation: Reservation, need_bytes: int, others: Iterable[Reservation]
-    ) -> Iterable[Reservation]:
+    def _helpers(self, reservation: Holder, need_bytes: int, others: Iterable[Holder]) -> Iterable[Holder]:
         """Whose memory would help the request: where its own quota is in the way, its tenant's alone."""
-        quota = self._books.settings.quotas.of(reservation.tenant)
-        is_quota = quota is not None and self._books.ledger.used_by(reservation.tenant) + need_bytes > quota
+        quota = self._quotas.of(reservation.tenant)
+        is_quota = quota is not None and self._ledger.used_by(reservation.tenant) + need_bytes > quota
         return (other for other in others if not is_quota or other.tenant == reservation.tenant)

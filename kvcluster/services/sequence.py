@@ -234,7 +234,7 @@ class SequenceMemory:
         return self._port.find(self, token_ids, tokens)
 
     def publication(self, tokens: int, *, written: int) -> tuple[Ask, ...]:
-        """The asks, a frame each, that share the first `tokens` tokens; none where that shares no more than is shared."""
+        """The asks, a frame each, that share the first `tokens` tokens; none where that adds nothing."""
         from kvcluster.services.publication import publication
 
         return publication(self, tokens, written)

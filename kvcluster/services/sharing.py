@@ -18,12 +18,12 @@ from kvcluster.errors import KvClusterError, NotAllowed, NotShareable
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.residency import Keeps
 from kvcluster.geometry.shareability import Refusal
-from kvcluster.index.token_chain import ID_BYTES
 from kvcluster.memory.handle import Handle
 from kvcluster.memory.reservation import Reservation, ReservationState, Use
 from kvcluster.memory.shared_prefix import Extent, Part, PrefixState, SharedPrefix, no_such_prefix
 from kvcluster.services.books import Books
 from kvcluster.services.joinable import check_shareable, joinable, lies_inside, shared_groups, tokens_of
+from kvcluster.services.listing import list_prefix, listed_alike
 from kvcluster.services.queue import Queue
 from kvcluster.services.work import Work
 
@@ -73,7 +73,7 @@ class Sharing:
                 prefix that is not sealed yet. Nothing changed.
         """
         extent = self._extent(reservation, tokens)
-        self._check_new(reservation, tokens)
+        self._check_new(reservation, extent)
         parent = reservation.uses[-1].prefix if reservation.uses else None
         prefix = self._plan(reservation, extent, parent)
         reservation.writing = prefix
@@ -174,9 +174,11 @@ class Sharing:
         windows = reservation.own.contiguous(base, limit)
         if windows == base or not shape.reusable_tokens(windows, work.retain_tokens):
             return None
-        if self._shared_alike(reservation, work.retain_tokens):
+        tokens = work.retain_tokens if windows == limit else shape.reusable_tokens(windows, work.retain_tokens)
+        extent = Extent(tokens, windows, base)
+        if listed_alike(self._books, reservation, extent) is not None:
             return None
-        prefix = self._plan(reservation, Extent(work.retain_tokens, windows, base), kept.prefix if kept else None)
+        prefix = self._plan(reservation, extent, kept.prefix if kept else None)
         work.txn.doing("prefix retained", 0, undo=lambda _: self._forget(prefix))
         return prefix
 
@@ -192,7 +194,7 @@ class Sharing:
     def keep(self, reservation: Reservation, prefix: SharedPrefix) -> None:
         """The planned prefix is what the request, which ends now, leaves."""
         self._books.hand_to_prefix(reservation, prefix)
-        self._list(reservation, prefix)
+        list_prefix(self._books, reservation, prefix)
         prefix.is_kept = True
         self._books.booked(self._prefixes.settle(prefix))
 
@@ -235,37 +237,10 @@ class Sharing:
             self._books.booked(self._prefixes.settle(parent))
         return prefix
 
-    def _check_new(self, reservation: Reservation, tokens: int) -> None:
-        if (number := self._shared_alike(reservation, tokens)) is not None:
-            reason = f"prefix {number} has the same {tokens} tokens: join that"
+    def _check_new(self, reservation: Reservation, extent: Extent) -> None:
+        if (number := listed_alike(self._books, reservation, extent)) is not None:
+            reason = f"prefix {number} has the same {extent.tokens} tokens: join that"
             raise NotShareable(kind=Refusal.ALREADY_SHARED, reason=reason)
-
-    def _shared_alike(self, reservation: Reservation, tokens: int) -> int | None:
-        """A prefix that serves whoever has these tokens as well as one that the request would share now."""
-        token_ids = _beginning(reservation, tokens)
-        if not token_ids:
-            return None
-        shape = reservation.range_map.shape
-        has_rings, wanted = shape.has_rings, shape.shared_windows(tokens)
-        for match in self._books.index.matches(reservation.cache_root, token_ids):
-            if match.tokens < tokens:
-                return None
-            extent = self._prefixes.find(match.number, reservation.tenant).extent
-            if extent.tokens == tokens if has_rings else _reaches(extent.windows, wanted):
-                return match.number
-        return None
-
-    def _list(self, reservation: Reservation, prefix: SharedPrefix) -> None:
-        """Whoever has its tokens finds it from now on, and it stays until its memory is needed."""
-        token_ids = _beginning(reservation, prefix.extent.tokens)
-        if not token_ids:
-            return
-        base_tokens = 0
-        if prefix.parent is not None and prefix.parent.number in self._books.index:
-            base_tokens = prefix.shape.reusable_tokens(prefix.extent.base, prefix.extent.tokens)
-        root, index = reservation.cache_root, self._books.index
-        prefix.content = index.insert(root, token_ids, prefix.number, base_tokens=base_tokens)
-        prefix.is_kept = True
 
     def _forget(self, prefix: SharedPrefix) -> None:
         """A plan that is not carried out."""
@@ -282,7 +257,7 @@ class Sharing:
         self._books.hand_to_prefix(reservation, prefix)
         self._books.pool.share(prefix.handles)
         prefix.move(PrefixState.SEALED)
-        self._list(reservation, prefix)
+        list_prefix(self._books, reservation, prefix)
         reservation.use(prefix, prefix.extent.windows)
         self._books.use(prefix, reservation.request)
         self._queue.weigh(reservation)
@@ -322,13 +297,3 @@ class Sharing:
         reach(Failpoint.DEVICE_LEFT)
         self._books.drain_finished(prefix)
         self._queue.weigh(reservation)
-
-
-def _reaches(windows: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    return all(there >= want for there, want in zip(windows, wanted, strict=True))
-
-
-def _beginning(reservation: Reservation, tokens: int) -> bytes:
-    """The ids of its first `tokens` tokens; none, where they are not known or are not to be found."""
-    size = tokens * ID_BYTES
-    return reservation.token_ids[:size] if reservation.cache_root and len(reservation.token_ids) >= size else b""

@@ -52,7 +52,8 @@ class DeviceStatistics:
     handle state; `running_requests` are those that hold memory or share some; `pids` and `silent_s` are each session's
     process and how long ago it was last heard; `driver_calls` counts calls of the device's own process. `tenants` is
     what each tenant uses, `retained_bytes` what is kept until its room is needed, `sharing_refusals` counts by kind;
-    `evictions` and `created_ahead` count prefixes and handles.
+    `evictions` and `created_ahead` count prefixes and handles; `lookups` are finds, by which `found_tokens` of
+    `asked_tokens` need no computing, and `listed_prefixes` those that a find can find.
     """
 
     device: str
@@ -78,6 +79,10 @@ class DeviceStatistics:
     sharing_refusals: Mapping[str, int]
     prefixes: Mapping[int, PrefixStatistics]
     retained_bytes: int
+    listed_prefixes: int
+    lookups: int
+    asked_tokens: int
+    found_tokens: int
     evictions: int
     created_ahead: int
     tenants: Mapping[str, int]

@@ -27,7 +27,7 @@ class PendingReply(Protocol):
         """
 
 
-class Transport(Protocol):
+class Sender(Protocol):
     def send(self, frame: bytes) -> PendingReply:
         """Start `frame` on its way.
 
@@ -35,6 +35,8 @@ class Transport(Protocol):
             DeviceUnreachable: the way is closed. The frame may have run: the session is of no more use.
         """
 
+
+class Transport(Sender, Protocol):
     def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
         """The handles of the windows that frame `seq` handed over: committed, sealed or joined.
 

@@ -101,7 +101,12 @@ def test_every_line_is_answered_in_openais_form(six: Path, out: Path) -> None:
                 "created": 1_700_000_000,
                 "model": "echo",
                 "choices": [{"index": 0, "text": "<prompt 3>", "logprobs": None, "finish_reason": "length"}],
-                "usage": {"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5},
+                "usage": {
+                    "prompt_tokens": 2,
+                    "completion_tokens": 3,
+                    "total_tokens": 5,
+                    "prompt_tokens_details": {"cached_tokens": 0},
+                },
             },
         },
         "error": None,

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from kvcluster.config import ConfigError, Settings, settings_from, settings_from_yaml
+from kvcluster.units import MIB
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,6 +54,12 @@ def refusal(**values: Any) -> str:
         ("max_num_seqs", 0),
         ("max_num_batched_tokens", 1.5),
         ("max_restarts", -1),
+        ("prefix_cache", "yes"),
+        ("prefix_cache", 1),
+        ("fallback", "cpu"),
+        ("host_memory", "much"),
+        ("block_size", 0),
+        ("block_size", 1025),
         ("lease_s", float("nan")),
         ("lease_s", float("inf")),
         ("idle_exit_s", 0),
@@ -173,12 +180,31 @@ def test_threads_are_the_cores_divided_between_all_workers_and_at_least_one() ->
 def test_the_config_file_that_ships_states_every_default() -> None:
     assert settings_from_yaml(ROOT / "ray_config.yaml") == settings_from({"model": "gemma3-270m"})
     (application,) = yaml.safe_load((ROOT / "ray_config.yaml").read_text())["applications"]
-    assert application["args"].keys() == Settings.model_fields.keys() - {"threads"}
+    assert application["args"].keys() == Settings.model_fields.keys() - {"threads", "host_memory"}
 
 
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
+
+
+def test_yaml_s_words_for_true_and_false_are_on_and_off(tmp_path: Path) -> None:
+    for word in ("on", "off"):
+        file = write(tmp_path / "c.yaml", f"applications: [{{args: {{model: m, prefix_cache: {word}}}}}]")
+        assert settings_from_yaml(file).prefix_cache == word
+
+
+def test_host_pages_are_there_where_their_memory_is_named_or_the_fallback_needs_them() -> None:
+    assert settings_from({"model": "m"}).host_memory_bytes is None
+    assert settings_from({"model": "m", "fallback": "host"}).host_memory_bytes == 512 * MIB
+    assert settings_from({"model": "m", "host_memory": "64MiB"}).host_memory_bytes == 64 * MIB
+
+
+@pytest.mark.parametrize("values", [{"fallback": "host"}, {"host_memory": "1GiB"}])
+def test_host_pages_are_refused_on_a_gpu_by_the_setting_that_asked_for_them(values: dict[str, str]) -> None:
+    sentence = refusal(devices="cuda:0", **values)
+    assert sentence.startswith(f"{next(iter(values))} is {next(iter(values.values()))}")
+    assert "host pages are for models on the CPU" in sentence
 
 
 def test_an_override_wins_over_the_file(tmp_path: Path) -> None:

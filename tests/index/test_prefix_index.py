@@ -103,32 +103,53 @@ def test_the_content_of_a_prefix_is_that_of_all_its_tokens() -> None:
     assert again in contents
 
 
-def test_what_somebody_computed_is_known_in_whole_blocks() -> None:
+ONE, TWO = RequestId("s", 1), RequestId("s", 2)
+
+
+def test_what_another_request_computed_is_known_in_whole_blocks_and_what_one_computed_oneself_is_not() -> None:
     index = PrefixIndex()
-    assert index.note(ROOT, packed(LONG[:40])) == 0
-    assert index.note(ROOT, packed(LONG)) == 32
-    assert index.note(ROOT, packed([7, *LONG[1:]])) == 0
-    assert index.note(OTHER, packed(LONG)) == 0
+    index.note(ROOT, packed(LONG[:40]), ONE)
+    assert index.known(ROOT, packed(LONG), TWO) == 32
+    assert index.known(ROOT, packed(LONG), ONE) == 0
+    assert index.known(ROOT, packed([7, *LONG[1:]]), TWO) == 0
+    assert index.known(OTHER, packed(LONG), TWO) == 0
     assert _first(index, LONG) is None
+
+
+def test_what_two_requests_computed_is_known_to_both() -> None:
+    index = PrefixIndex()
+    index.note(ROOT, packed(LONG), ONE)
+    index.note(ROOT, packed(LONG[:40]), TWO)
+    assert (index.known(ROOT, packed(LONG), ONE), index.known(ROOT, packed(LONG), TWO)) == (32, 80)
 
 
 def test_what_was_computed_long_ago_is_forgotten() -> None:
     index = PrefixIndex()
-    index.note(ROOT, packed(LONG))
+    index.note(ROOT, packed(LONG), ONE)
     for start in range(0, MOST_SEEN + 5, 64):
-        index.note(OTHER, packed([start, *range(64 * BLOCK_TOKENS - 1)]))
-    assert index.note(ROOT, packed(LONG)) == 0
+        index.note(OTHER, packed([start, *range(64 * BLOCK_TOKENS - 1)]), ONE)
+    assert index.known(ROOT, packed(LONG), TWO) == 0
 
 
 def test_one_open_request_at_a_time_is_to_publish_a_beginning() -> None:
-    index, (one, two) = PrefixIndex(), (RequestId("s", 1), RequestId("s", 2))
-    assert index.claim(ROOT, packed(LONG[:32]), one)
-    assert index.claim(ROOT, packed(LONG[:32]), one)
-    assert not index.claim(ROOT, packed(LONG[:32]), two)
-    assert index.claim(ROOT, packed(LONG[:48]), two)
-    index.ended(one)
-    index.ended(one)
-    assert index.claim(ROOT, packed(LONG[:32]), two)
+    index = PrefixIndex()
+    assert index.claim(ROOT, packed(LONG[:32]), ONE)
+    assert index.claim(ROOT, packed(LONG[:32]), ONE)
+    assert not index.claim(ROOT, packed(LONG[:32]), TWO)
+    assert index.claim(ROOT, packed(LONG[:48]), TWO)
+    assert set(index.claiming) == {ONE, TWO}
+    index.ended(ONE)
+    index.ended(ONE)
+    assert index.claim(ROOT, packed(LONG[:32]), TWO)
+    assert set(index.claiming) == {TWO}
+
+
+@pytest.mark.parametrize("tokens", [1, 15, 16, 17, 80])
+@pytest.mark.parametrize("base_tokens", [0, 10, 16, 64])
+def test_the_index_says_how_many_tokens_a_prefix_has(tokens: int, base_tokens: int) -> None:
+    index = PrefixIndex()
+    index.insert(ROOT, packed(LONG[:tokens]), 3, base_tokens=base_tokens)
+    assert ([*index], index.tokens_of(3)) == ([3], tokens)
 
 
 class PrefixIndexMachine(RuleBasedStateMachine):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvcluster.index.retention import GHOSTS, SAMPLE, Retention
+from kvcluster.index.retention import GHOSTS, POPULATION, SAMPLE, Retention
 
 
 def test_nothing_goes_where_nothing_is_idle() -> None:
@@ -77,23 +77,79 @@ def test_what_comes_again_and_again_outlives_what_comes_once() -> None:
     assert hits > 2_000  # of 2,500; among the last 60 that came are a quarter of them
 
 
-def test_looking_for_a_victim_looks_at_no_more_of_many_than_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[int] = []
+def test_what_went_and_comes_again_is_known_for_what_it_was() -> None:
+    retention: Retention[int] = Retention()
+    for key in (1, 2):
+        retention.use(key)
+        retention.idle(key)
+    retention.forget(1)
+    assert retention.remembered == 1
+    for key in (1, 3, *[4] * 30):
+        retention.use(key)
+    assert retention.remembered == 0
+    for key in (1, 3):
+        retention.idle(key)
+    retention.forget(2)
+    assert retention.victim() == 3  # 30 uses old, 1 is 31, but was used before
+
+
+def test_a_conversation_outlives_documents_that_come_once_while_its_user_thinks() -> None:
+    retention: Retention[tuple[str, int]] = Retention()
+    here: set[tuple[str, int]] = set()
+    hits = 0
+    for turn in range(6_000):
+        keys = [("once", 3 * turn + at) for at in range(3)] + [("chat", turn % 40)]
+        hits += keys[-1] in here and turn > 3_000
+        for key in keys:
+            retention.use(key)
+        for key in reversed(keys):
+            retention.idle(key)
+        here.update(keys)
+        while len(here) > 80:  # a chat comes back after 160 uses: the oldest of 80 is far younger
+            victim = retention.victim()
+            assert victim is not None
+            here.remove(victim)
+            retention.forget(victim)
+    assert hits > 2_400  # of 2,999
+
+
+def test_of_blocks_that_are_left_children_first_the_last_one_goes_first() -> None:
+    retention: Retention[int] = Retention()
+    for block in range(8):
+        retention.use(block)
+    for block in reversed(range(8)):
+        retention.idle(block)
+    gone = []
+    while (victim := retention.victim()) is not None:
+        children = [child for child in range(victim, 8) if child not in gone]
+        gone.append(children[-1])  # the caller goes to the leaf
+        retention.forget(children[-1])
+    assert gone == list(reversed(range(8)))
+
+
+@pytest.mark.parametrize("entries", [2_000, 20_000])
+def test_an_eviction_and_a_learning_look_at_no_more_of_many_than_of_few(
+    entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[float] = []
     honest = random.Random.random
 
     def counting(self: random.Random) -> float:
-        looked_at.append(1)
-        return honest(self)
+        drawn.append(honest(self))
+        return drawn[-1]
 
     monkeypatch.setattr(random.Random, "random", counting)
-    for entries in (100, 10_000):
-        retention: Retention[int] = Retention()
-        for key in range(entries):
-            retention.idle(key)
-        retention.victim()
-        looked_at.clear()
-        retention.victim()
-        assert len(looked_at) == SAMPLE
+    retention: Retention[int] = Retention()
+    for key in range(entries):
+        retention.idle(key)
+    retention.victim()
+    assert len(drawn) == SAMPLE + POPULATION
+    drawn.clear()
+    for _ in range(10):
+        victim = retention.victim()
+        assert victim is not None
+        retention.forget(victim)
+    assert len(drawn) == 10 * SAMPLE
 
 
 class RetentionMachine(RuleBasedStateMachine):
@@ -134,6 +190,7 @@ class RetentionMachine(RuleBasedStateMachine):
         if hasattr(self, "idle"):
             assert len(self.retention) == len(self.idle)
             assert (self.retention.victim() is None) == (not self.idle)
+            assert self.retention.remembered <= GHOSTS * SAMPLE
 
 
 TestRetentionModel = RetentionMachine.TestCase

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -120,5 +119,5 @@ class PagedCacheMachine(RuleBasedStateMachine):
             assert refused.free == free == self.pool.free_blocks
 
 
-TestPagedCache = pytest.mark.timeout(120)(PagedCacheMachine.TestCase)
+TestPagedCache = PagedCacheMachine.TestCase
 TestPagedCache.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcluster.errors import KvClusterError, OutOfBlocks
+from kvcluster.paged.block_pool import BlockPool
 from kvcluster.paged.counts import BlockCounts, block_id, generation_of, number_of
 
 
@@ -123,6 +124,49 @@ def test_misuse_is_refused_and_changes_no_reference(misuse: Callable[[BlockCount
 def test_a_pool_without_blocks_is_refused(blocks: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         BlockCounts(blocks)
+
+
+def test_an_id_of_another_pool_of_the_process_is_refused() -> None:
+    with BlockPool(2, 4, 1, 1, 2) as ours, BlockPool(2, 4, 1, 1, 2) as theirs:
+        block, foreign = ours.allocate_block(), theirs.allocate_block()
+        assert number_of(block) == number_of(foreign)
+        with pytest.raises(ValueError, match="block"):
+            ours.free_block(foreign)
+        with pytest.raises(ValueError, match="block"):
+            theirs.counts.reference([foreign, block])
+        assert ours.free_blocks == theirs.free_blocks == theirs.counts.references(foreign) == 1
+
+
+def test_a_key_that_an_index_kept_too_long_does_not_name_the_blocks_next_owner() -> None:
+    counts = BlockCounts(1)
+    [old] = counts.allocate(1)
+    counts.reside(old)
+    counts.drop([old])
+    counts.vacate(old)
+    [new] = counts.allocate(1)
+    assert number_of(old) == number_of(new)
+    assert not counts.is_had(old)
+    for use in (lambda: counts.reference([old]), lambda: counts.pin(old), lambda: counts.references(old)):
+        with pytest.raises(ValueError, match="is gone"):
+            use()
+    assert (counts.references(new), counts.is_pinned(new)) == (1, False)
+
+
+@pytest.mark.parametrize("given_up", ["before it was used", "after it was used"])
+def test_a_pin_given_up_at_any_point_leaves_no_block_behind(given_up: str) -> None:
+    counts = BlockCounts(2)
+    [found] = counts.allocate(1)
+    counts.reside(found)
+    counts.drop([found])
+    counts.pin(found)
+    if given_up == "after it was used":
+        counts.reference([found])
+        counts.drop([found])
+    counts.unpin(found)
+    assert counts.is_idle(found)
+    counts.vacate(found)
+    assert counts.free == 2
+    counts.check_invariants()
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 9)), max_size=60))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvcluster.driver import linux
 from kvcluster.driver.protocol import Access
@@ -17,16 +21,26 @@ from kvcluster.errors import LimitReached
 from kvcluster.geometry.model import KvGeometry, LayerGroup
 from kvcluster.paged.shape import PageShape
 from kvcluster.paged.store import PageStore, attach_store, open_store
+from tests.paged.store_child import BLOCKS, DTYPE, SHAPE, kernel_mappings
 
-SHAPE = PageShape(num_layers=2, num_kv_heads=1, head_dim=8, element_bytes=4, block_size=4)  # 512 bytes a block
-BLOCKS = 6
-DTYPE = torch.float32
 ROOT = Path(__file__).parents[2]
 
 
+def _run(*words: str, pass_fds: tuple[int, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.paged.store_child", *words]
+    return subprocess.run(command, pass_fds=pass_fds, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
 def _child(store: PageStore, *, writable: int, written: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.paged.store_child", str(store.descriptor), str(writable), str(written)]
-    return subprocess.run(command, pass_fds=[store.descriptor], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    words = (str(store.descriptor), str(writable), str(written))
+    return _run("write", *words, pass_fds=(store.descriptor,))
+
+
+def _found(act: str) -> dict[str, Any]:
+    child = _run(act)
+    assert child.returncode == 0, child.stderr
+    found: dict[str, Any] = json.loads(child.stdout)
+    return found
 
 
 def test_another_process_reads_all_blocks_and_writes_those_that_it_gave_itself() -> None:
@@ -80,8 +94,48 @@ def test_adjacent_blocks_change_access_in_one_call() -> None:
     try:
         store.protect([4, 1, 2, 0, 2], Access.READ)
         assert store.calls == 2
+        store.protect([0, 1, 4], Access.READ)  # which they have
+        assert store.calls == 2
     finally:
         store.close()
+
+
+CHANGES = st.tuples(st.sets(st.integers(0, 19), max_size=8), st.sampled_from([Access.READ, Access.READ_WRITE]))
+
+
+@given(st.lists(CHANGES, max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_mappings_are_counted_as_the_kernel_counts_them(changes: list[tuple[set[int], Access]]) -> None:
+    store = open_store(SHAPE, 20, DTYPE)
+    try:
+        for numbers, access in changes:
+            store.protect(numbers, access)
+            assert store.mappings == kernel_mappings(store.address, store.size_bytes)
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("numbers", [[-1], [0, BLOCKS], [BLOCKS]])
+def test_blocks_that_are_not_there_are_refused_and_no_access_changes(numbers: list[int]) -> None:
+    store = open_store(SHAPE, BLOCKS, DTYPE)
+    try:
+        with pytest.raises(ValueError, match="not all among"):
+            store.protect(numbers, Access.READ)
+        assert (store.calls, store.mappings) == (0, 1)
+        store.tensor[0] = 1.0
+    finally:
+        store.close()
+
+
+def test_memory_that_the_kernel_does_not_give_leaves_nothing_behind() -> None:
+    assert _found("lack_memory") == {"calls": ["create", "map"], "left": 0}
+
+
+def test_at_the_mapping_limit_access_is_refused_before_it_changes_and_a_failed_call_can_be_asked_again() -> None:
+    found = _found("lack_mappings")
+    assert found["seen"] == "LimitReached after 0 calls"
+    assert found["unseen"] == "DriverError after 1 calls"
+    assert found["found"] == [33, 33]
 
 
 def test_what_is_no_memory_of_that_size_is_refused_and_its_descriptor_closed() -> None:

@@ -82,7 +82,8 @@ def assert_each_is_answered(
             assert made.run() == wanted
             failed = any(call.failed for call in made.faulty.since_plan())
         seen = assert_ledger_balances(made.world.device)
-        assert seen.free_bytes + seen.accounts.get("quarantine", 0) == seen.capacity_bytes
+        kept_bytes = seen.retained_bytes + seen.accounts.get("quarantine", 0)
+        assert seen.free_bytes + kept_bytes == seen.capacity_bytes
         if not failed:
             assert number > 30
             break

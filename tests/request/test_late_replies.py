@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import pytest
 
@@ -130,7 +131,7 @@ def test_several_frames_of_one_boundary_may_be_answered_in_any_order(
     frame_is_late: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(desk_module, "in_frames", lambda asks: in_frames(asks, most=MOST._replace(asks=1)))
+    monkeypatch.setattr(desk_module, "in_frames", partial(in_frames, most=MOST._replace(asks=1)))
     world = worlds(granules=14)
     service = open_slow(world, looks, frame_is_late=frame_is_late)
     results = world.run(service, asked(range(4)))

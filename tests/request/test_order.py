@@ -31,8 +31,8 @@ class Watched:
         return self._model.forward(slices)
 
 
-def request(prompt_tokens: int, max_tokens: int) -> CompletionRequest:
-    return CompletionRequest((5,) * prompt_tokens, max_tokens=max_tokens, temperature=0, ignore_eos=True)
+def request(prompt_tokens: int, max_tokens: int, token: int = 5) -> CompletionRequest:
+    return CompletionRequest((token,) * prompt_tokens, max_tokens=max_tokens, temperature=0, ignore_eos=True)
 
 
 def test_a_step_has_decode_rows_first_then_chunks_by_age_and_never_too_many_tokens(
@@ -43,8 +43,8 @@ def test_a_step_has_decode_rows_first_then_chunks_by_age_and_never_too_many_toke
     service = world.open(max_num_batched_tokens=20, prefill_chunk_tokens=12)
     service.submit(1, request(5, 30))
     service.step()
-    service.submit(2, request(30, 3))
-    service.submit(3, request(30, 3))
+    service.submit(2, request(30, 3, token=6))
+    service.submit(3, request(30, 3, token=7))
     world.finish([service])
     assert watched.steps[0] == [5]
     first = next(step for step in watched.steps if len(step) == 3)
@@ -110,7 +110,7 @@ def test_memory_that_came_back_is_asked_for_at_once(worlds: Worlds) -> None:
 def test_the_figures_are_those_of_what_was_done(worlds: Worlds) -> None:
     world = worlds(granules=200)
     service = world.open()
-    world.run(service, {0: request(8, 40), 1: request(20, 30), 2: CompletionRequest("")})
+    world.run(service, {0: request(8, 40), 1: request(20, 30, token=6), 2: CompletionRequest("")})
     seen = service.statistics()
     assert seen.requests_done == 3
     assert seen.generated_tokens == 70

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
@@ -40,9 +40,11 @@ class Runner:
     """As much of a running request as wait-die looks at."""
 
     arrival: int
-    committed_bytes: int
+    held_bytes: int
     preempted_in_vain: bool = False
     is_blocked: bool = False
+    joined: int = 0
+    back_off: BackOff = field(default_factory=BackOff)
 
 
 def refusal(need: int, oldest: int) -> OutOfBudget:
@@ -134,7 +136,7 @@ def test_a_generation_changes_phase_only_as_the_table_says(before: Phase, after:
 
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=60),
-    most=st.builds(Load, st.integers(1, 5), st.integers(12, 30), st.integers(9, 20)),
+    most=st.builds(Load, st.integers(1, 5), st.integers(12, 30), st.integers(9, 20), st.integers(0, 9)),
 )
 def test_frames_keep_the_order_and_none_is_too_large(sizes: list[tuple[int, int]], most: Load) -> None:
     asks = [End(HeldMemory(0, runs, HeldPrefixes(prefixes))) for runs, prefixes in sizes]  # type: ignore[arg-type]

@@ -31,6 +31,7 @@ class RandomTokens:
     context_tokens: int = 8192
     vocabulary: int = 512
     eos_ids: frozenset[int] = frozenset()
+    fingerprint: str = "says random tokens"
     generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
     def forward(self, slices: Sequence[Slice]) -> torch.Tensor:
@@ -47,7 +48,7 @@ def world(tokenizer: Tokenizer) -> Iterator[World]:
 def served(world: World, prompt_tokens: Sequence[int], max_tokens: int, steps_between: int = 0) -> RequestStatistics:
     service = world.open(max_num_seqs=8)
     for key, length in enumerate(prompt_tokens):
-        service.submit(key, CompletionRequest(tuple(range(2, 2 + length)), max_tokens=max_tokens, temperature=0))
+        service.submit(key, CompletionRequest((100 + key, *range(3, 2 + length)), max_tokens=max_tokens, temperature=0))
         for _ in range(steps_between):
             service.step()
     world.finish([service])

@@ -19,6 +19,7 @@ from kvcluster.services.request import RequestService, RequestSettings
 from kvcluster.services.request.answers import Answers
 from kvcluster.services.request.generation import Generation
 from kvcluster.services.request.intake import Intake
+from kvcluster.services.request.place import shape_at
 from kvcluster.services.request.roster import Roster
 from kvcluster.services.request.shared import Shared
 from kvcluster.services.sequence import SequenceSpec
@@ -170,6 +171,12 @@ def test_bytes_that_this_process_cannot_unmap_are_in_its_figures(world: World) -
     assert service.statistics().quarantined_bytes == world.device.audit().accounts["quarantine"] > 0
 
 
+def one_generation(intake: Intake, key: int) -> Generation:
+    made = intake.generations(key, request(5, 5))
+    assert isinstance(made, list)
+    return made[0]
+
+
 def oldest_arrival(world: World) -> int | None:
     """What a newcomer that asks for everything is told."""
     memory = world.device.open_port().memory(SequenceSpec(world.model.geometry, Layout.TOKEN_MAJOR, 160))
@@ -204,11 +211,9 @@ def test_a_request_whose_memory_is_quarantined_keeps_its_place_on_the_device(wor
 def test_the_waiting_are_sorted_by_age_once_the_device_has_numbered_them(
     world: World, model: Model, tokenizer: Tokenizer
 ) -> None:
-    roster, intake = Roster(), Intake(model, tokenizer)
-    generations = [intake.generation(key, request(5, 5)) for key in range(4)]
-    for generation in generations:
-        assert isinstance(generation, Generation)
-        roster.join(generation)
+    roster, intake = Roster(), Intake(model, tokenizer, RequestSettings())
+    for key in range(4):
+        roster.join(one_generation(intake, key))
     for place in (2, 0):  # the third was numbered before the first; the others are not numbered yet
         memory = world.device.open(model.geometry, max_tokens=10)
         memory.give_back(memory.grant(1))
@@ -236,10 +241,11 @@ def test_preempting_is_in_vain_only_if_it_freed_no_byte(
     world: World, model: Model, tokenizer: Tokenizer, failing_unmaps: tuple[int, ...], is_in_vain: bool
 ) -> None:
     """The victim's memory has four fragments, and some of them stay mapped."""
-    refused = Intake(model, tokenizer).generation(1, request(5, 5))
-    assert isinstance(refused, Generation)
+    refused = one_generation(Intake(model, tokenizer, RequestSettings()), 1)
     refused.refusal = OutOfBudget(need=1, free=0, oldest_arrival=1, retry_after_s=1, quarantined=0, capacity=9)
-    shared = Shared(model.geometry, model.dtype, RequestSettings())
+    shared = Shared(
+        model.geometry, model.dtype, RequestSettings(), shape_at(world.device.port, model, RequestSettings())
+    )
     shared.roster.join(refused)
     shared.roster.admit(refused)
     memory = world.device.open(model.geometry, max_tokens=16, layout=Layout.SEQ_MAJOR)

@@ -5,6 +5,7 @@ Nothing is mapped: whoever plays a client here says that it unmapped, and the dr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvcluster.budget.governor import Limits
@@ -12,6 +13,7 @@ from kvcluster.budget.quotas import Quotas
 from kvcluster.driver.cuda import open_cuda_driver
 from kvcluster.errors import KvClusterError, NotShareable
 from kvcluster.ids import new_session
+from kvcluster.index.token_chain import packed
 from kvcluster.services.device import DeviceService, DeviceSettings
 from kvcluster.services.device_memory import MemorySettings
 from kvcluster.services.statistics import DeviceStatistics
@@ -31,6 +33,7 @@ WITH_RING = (
     wire.Group(fragments=1, stride_bytes=GRANULE // TOKENS, keeps="snapshot", windows=2),
 )
 MOST_TOKENS = 16 * TOKENS
+ROOT = b"r" * 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +117,22 @@ class Client:
         return reply.results[-1].answers
 
     def open(
-        self, groups: tuple[wire.Group, ...] = EVERY, *, max_tokens: int = MOST_TOKENS, shareable_tokens: int = 0
+        self,
+        groups: tuple[wire.Group, ...] = EVERY,
+        *,
+        max_tokens: int = MOST_TOKENS,
+        shareable_tokens: int = 0,
+        root: bytes = b"",
     ) -> Request:
         self._numbers += 1
         key = wire.RequestKey(number=self._numbers)
         opened = wire.Open(
-            request=key, groups=groups, max_tokens=max_tokens, tenant=self.tenant, shareable_tokens=shareable_tokens
+            request=key,
+            groups=groups,
+            max_tokens=max_tokens,
+            tenant=self.tenant,
+            shareable_tokens=shareable_tokens,
+            cache_root=root,
         )
         [answer] = self.ask(opened)
         assert isinstance(answer, wire.Opened)
@@ -171,6 +184,14 @@ class Request:
         assert self.seal(published.prefix).refusal is None
         return published.prefix
 
+    def find(self, ids: Sequence[int]) -> wire.Found:
+        [answer] = self.client.ask(self.find_op(ids))
+        assert isinstance(answer, wire.Found)
+        return answer
+
+    def find_op(self, ids: Sequence[int]) -> wire.Find:
+        return wire.Find(request=self.key, token_ids=packed(ids))
+
     def join(self, prefix: int, tokens: int) -> wire.Joined:
         [answer] = self.client.ask(self.join_op(prefix, tokens))
         assert isinstance(answer, wire.Joined)
@@ -191,14 +212,14 @@ class Request:
     def release_op(self, *runs: wire.Run, outcome: str = "clean") -> wire.Release:
         return wire.Release.model_validate({"request": self.key, "runs": runs, "outcome": outcome})
 
-    def close(self, retain_tokens: int = 0) -> int | None:
-        """The number of what was retained."""
-        [answer] = self.client.ask(self.close_op(retain_tokens))
+    def close(self, retain_tokens: int = 0, ids: Sequence[int] = ()) -> int | None:
+        """The number of what was retained; `ids` are those that followed what its find named."""
+        [answer] = self.client.ask(self.close_op(retain_tokens, ids))
         assert isinstance(answer, wire.Closed)
         return answer.prefix
 
-    def close_op(self, retain_tokens: int = 0) -> wire.Close:
-        return wire.Close(request=self.key, retain_tokens=retain_tokens)
+    def close_op(self, retain_tokens: int = 0, ids: Sequence[int] = ()) -> wire.Close:
+        return wire.Close(request=self.key, retain_tokens=retain_tokens, token_ids=packed(ids))
 
 
 def windows(start: int, count: int, group: int = 0) -> wire.Run:

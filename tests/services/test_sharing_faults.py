@@ -17,14 +17,18 @@ from kvcluster.errors import DriverError, KvClusterError, NotShareable, Quaranti
 from kvcluster.failpoints import Failpoint
 from kvcluster.testing.arming import armed
 from kvcluster.testing.faulty_driver import Plan, failing, failing_every, failing_then
-from tests.services.device_world import GRANULE, WITH_RING, Device, DeviceWorld, Request, refused, windows
+from tests.services.device_world import GRANULE, ROOT, WITH_RING, Device, DeviceWorld, Request, refused, windows
+from tests.services.sharing.finders import IDS, beside
 
+KEPT = range(5000, 5100)
 OpenScene = Callable[..., "Scene"]
 
 
 @dataclass(slots=True)
 class Scene:
     """A publisher with six windows, a prefix of four more, a joiner with two of its own, a kept prefix of four.
+
+    What is kept is found by its tokens, and those of the publisher are known.
 
     The pool keeps nothing unless asked to, so that each handle that comes back is a call.
     """
@@ -41,18 +45,19 @@ class Scene:
     def open(cls, pool: int) -> Scene:
         world = DeviceWorld(Device(pool=pool))
         client = world.client()
-        ended = client.open()
+        ended = client.open(root=ROOT)
         ended.grow(64, 4)
-        kept = ended.close(64)
+        kept = ended.close(64, KEPT[:64])
         assert kept is not None
-        owner = client.open()
+        owner = client.open(root=ROOT)
+        owner.find(IDS[:160])
         owner.grow(160, 10)
         handles = client.handles()[4:]
         prefix = owner.share(64)
         other = world.client()
         joiner = other.open()
         other.ask(joiner.join_op(prefix, 70), *joiner.grow_ops(96, 2))
-        return cls(world, owner, prefix, joiner, other.open(max_tokens=768), kept, handles)
+        return cls(world, owner, prefix, joiner, other.open(max_tokens=768, root=ROOT), kept, handles)
 
     def ends(self) -> None:
         """Whatever happened: with every process gone, and the device closed, only what was lost is not free."""
@@ -99,6 +104,21 @@ def join_what_was_kept(scene: Scene) -> None:
     scene.fresh.client.ask(scene.fresh.join_op(scene.kept, 64), *scene.fresh.grow_ops(128, 4))
 
 
+def find(scene: Scene) -> None:
+    fresh = scene.fresh
+    fresh.client.ask(fresh.find_op(IDS[:70]), *beside(fresh, 128))
+
+
+def find_what_was_kept(scene: Scene) -> None:
+    fresh = scene.fresh
+    fresh.client.ask(fresh.find_op(KEPT), *beside(fresh, 128))
+
+
+def close_and_list(scene: Scene) -> None:
+    owner = scene.owner
+    owner.client.ask(owner.leave_op(scene.prefix), owner.close_op(160))
+
+
 def leave(scene: Scene) -> None:
     scene.owner.leave(scene.prefix)
     scene.joiner.leave(scene.prefix)
@@ -128,8 +148,9 @@ def ring(scene: Scene) -> None:
     request.seal(request.publish(70).prefix)
 
 
-VERBS = [publish, seal, join, join_and_grow, join_what_was_kept, leave, release, close, close_and_keep, evict, ring]
-ATOMIC = [publish, join, join_and_grow, join_what_was_kept]  # all or nothing, whatever fails
+JOINS = [join, join_and_grow, join_what_was_kept, find, find_what_was_kept]
+VERBS = [publish, seal, *JOINS, leave, release, close, close_and_keep, close_and_list, evict, ring]
+ATOMIC = [publish, *JOINS]  # all or nothing, whatever fails
 
 
 def attempt(scene: Scene, verb: Callable[[Scene], None], plan: Plan) -> tuple[KvClusterError | None, list[str]]:
@@ -239,10 +260,13 @@ def test_a_prefix_whose_seal_failed_may_be_published_again(open_scene: OpenScene
 
 def test_a_prefix_that_cannot_be_released_is_charged_for_good(open_scene: OpenScene) -> None:
     scene = open_scene()
+    unlisted = scene.fresh.client.open()
+    unlisted.grow(64, 4)
+    number = unlisted.share(64)
     scene.world.driver.follow(failing_every("release"))
-    leave(scene)
+    unlisted.leave(number)
     scene.world.healed()
-    assert (scene.world.granules("prefix"), scene.world.granules("quarantine")) == (0, 4)
+    assert (scene.world.granules("prefix"), scene.world.granules("quarantine")) == (4, 4)
 
 
 def test_an_eviction_that_frees_too_little_refuses_the_grant_and_charges_what_was_lost(open_scene: OpenScene) -> None:
@@ -266,6 +290,9 @@ def test_an_eviction_that_frees_too_little_refuses_the_grant_and_charges_what_wa
         (Failpoint.DEVICE_JOINED, join_and_grow),
         (Failpoint.DEVICE_TAKEN, join_and_grow),
         (Failpoint.DEVICE_CHARGED, join_what_was_kept),
+        (Failpoint.DEVICE_JOINED, find),
+        (Failpoint.DEVICE_TAKEN, find),
+        (Failpoint.DEVICE_CHARGED, find_what_was_kept),
     ],
 )
 def test_a_verb_that_stops_at_a_point_of_its_transaction_changes_nobodys_claims(

@@ -16,7 +16,7 @@ from kvcluster.geometry.residency import Keeps, Shape
 from kvcluster.geometry.windows import Window, runs_of
 from kvcluster.testing.faulty_driver import Plan, failing_named, never
 from kvcluster.wire import messages as wire
-from tests.services.device_world import GRANULE, refused
+from tests.services.device_world import GRANULE, ROOT, refused
 from tests.services.sharing.expected import Expected
 from tests.services.sharing.parts import (
     CAPACITY,
@@ -27,12 +27,15 @@ from tests.services.sharing.parts import (
     Mine,
     Prefix,
     all_windows,
+    common,
+    ids_of,
     may_join,
     straddles,
     wire_run,
 )
 
 tokens = st.one_of(st.sampled_from([48, 86, 96, 128]), st.integers(1, MOST))
+families = st.sampled_from([0, 0, 1, 2])
 outcomes = st.sampled_from(["clean", "clean", "quarantined"])
 plans = st.one_of(
     st.builds(failing_named, st.just("seal"), st.integers(1, 4)),
@@ -50,11 +53,12 @@ class SharingModel(Expected):
             acts += [self.the_capacity_is_measured]
         if self.requests:
             acts += [*[self.grows] * 4, self.releases, *[self.closes] * 2]
+            acts += [self.finds] * 2
             acts += [self.a_client_goes, self.a_process_that_lost_its_connection_dies]
         if any(mine.own for mine in self.requests):
             acts += [self.publishes] * 6
         if self.prefixes and self.requests:
-            acts += [self.joins] * 8
+            acts += [*[self.joins] * 6, *[self.finds] * 6]
         if any(mine.writing for mine in self.requests):
             acts += [*[self.seals] * 10, self.gives_the_plan_up]
         if any(mine.uses for mine in self.requests):
@@ -81,10 +85,11 @@ class SharingModel(Expected):
         if shape.window_count(shape.windows(MOST)) > self.most(client.tenant, {}):
             refused(NeverFits, lambda: client.open(sent, max_tokens=MOST))
             return
-        request = client.open(sent, max_tokens=MOST, shareable_tokens=shareable)
+        root = data.draw(st.sampled_from([ROOT, ROOT, b""]))
+        request = client.open(sent, max_tokens=MOST, shareable_tokens=shareable, root=root)
         self.arrived += 1
         assert request.arrival == self.arrived
-        self.requests.append(Mine(request, client, shape))
+        self.requests.append(Mine(request, client, shape, root=root))
 
     def grows(self, data: st.DataObject) -> None:
         amount = data.draw(tokens)
@@ -131,7 +136,9 @@ class SharingModel(Expected):
         ops: list[wire.Operation] = [mine.request.release_op(*map(wire_run, runs_of(gone)))] if gone else []
         left = mine.uses[::-1] if leaves else []
         ops += [mine.request.leave_op(prefix.number) for prefix, _ in left]
-        *_, closed = mine.client.ask(*ops, mine.request.close_op(retain))
+        more = ids_of(data.draw(families), MOST)[len(mine.ids) : retain] if data.draw(st.booleans()) else ()
+        *_, closed = mine.client.ask(*ops, mine.request.close_op(retain, more))
+        mine.ids += more
         assert isinstance(closed, wire.Closed)
         if gone:
             self.released(mine, gone, "clean")
@@ -150,12 +157,14 @@ class SharingModel(Expected):
             every = [n for g, n in zip(mine.shape.groups, windows, strict=True) if g.keeps is Keeps.EVERY]
             is_small = not all(every) or windows == mine.shared or any(map(int.__lt__, windows, mine.shared))
             pieces = set(mine.piece_of.values())
-            assert is_small or any(straddles(pieces, group, count) for group, count in enumerate(windows))
+            is_bulky = any(straddles(pieces, group, count) for group, count in enumerate(windows))
+            assert is_small or is_bulky or self.alike(mine, amount, windows)
         except NotAllowed:
             assert mine.is_broken or mine.writing or needed - mine.own
         else:
             assert not mine.is_broken
             assert needed <= mine.own
+            assert not self.alike(mine, amount, windows)
             parent = mine.uses[-1][0] if mine.uses else None
             prefix = Prefix(published.prefix, mine.client.tenant, mine.shape, amount, windows, mine.shared, parent)
             prefix.owner, mine.writing = mine, prefix
@@ -184,8 +193,8 @@ class SharingModel(Expected):
             return
         mine.own -= all_windows(mine.shape, prefix.base, prefix.windows)
         prefix.owner = None
-        prefix.users.add(mine)
-        mine.uses.append((prefix, prefix.windows))
+        self.listed(mine, prefix)
+        self.uses(mine, prefix, prefix.windows)
 
     def gives_the_plan_up(self, data: st.DataObject) -> None:
         mine = data.draw(st.sampled_from([mine for mine in self.requests if mine.writing]))
@@ -225,6 +234,47 @@ class SharingModel(Expected):
             assert isinstance(committed, wire.Committed)
             self.committed(mine, committed.runs, mine.missing(amount, snapshot=False))
             self.evicted_for(mine.client.tenant)
+
+    def finds(self, data: st.DataObject) -> None:
+        also = data.draw(st.integers(0, 3))
+        ids = ids_of(data.draw(families), data.draw(tokens))
+        mine = self.joiner(data, None)
+        try:
+            [found] = mine.client.ask(mine.request.find_op(ids))
+        except NotAllowed:
+            assert mine.own or mine.uses or mine.is_broken
+            return
+        assert isinstance(found, wire.Found)
+        mine.ids = ids
+        prefix = self.found(mine, found)
+        if also and not self.has_failed("seal"):
+            self.finds_again(mine, prefix, also)
+
+    def finds_again(self, mine: Mine, prefix: Prefix | None, also: int) -> None:
+        """The same with a growth beside it, whole or not at all."""
+        if prefix:
+            mine.request.leave(prefix.number)
+            mine.uses.pop()
+            prefix.users.discard(mine)
+        amount, equal = len(mine.ids), common(prefix.ids, mine.ids) if prefix else 0
+        try:
+            found, _, committed = mine.client.ask(
+                mine.request.find_op(mine.ids), *mine.request.grow_ops(amount, also * 8)
+            )
+        except (OutOfBudget, NeverFits) as refusal:
+            self.claimed = {key: claimer for key, claimer in self.claimed.items() if claimer is not mine}
+            self.refused(mine, also * 8, refusal, joining=prefix, amount=equal)
+            return
+        except (GrantRefused, DriverError):
+            self.claimed = {key: claimer for key, claimer in self.claimed.items() if claimer is not mine}
+            self.evicted_for(mine.client.tenant, spared=prefix)
+            return
+        assert isinstance(found, wire.Found)
+        assert isinstance(committed, wire.Committed)
+        assert self.found(mine, found) is prefix
+        self.waiting.pop(mine, None)
+        self.committed(mine, committed.runs, mine.missing(amount, snapshot=False))
+        self.evicted_for(mine.client.tenant)
 
     def leaves(self, data: st.DataObject) -> None:
         outcome = data.draw(outcomes)
@@ -286,8 +336,8 @@ class SharingModel(Expected):
 
     def joiner(self, data: st.DataObject, prefix: Prefix | None) -> Mine:
         """Mostly one who may."""
-        may = [mine for mine in self.requests if prefix and not mine.own and not mine.uses and not mine.is_broken]
-        may = [mine for mine in may if prefix and (mine.shape, mine.client.tenant) == (prefix.shape, prefix.tenant)]
+        may = [mine for mine in self.requests if not mine.own and not mine.uses and not mine.is_broken]
+        may = [m for m in may if not prefix or (m.shape, m.client.tenant) == (prefix.shape, prefix.tenant)]
         return data.draw(st.sampled_from([*self.requests, *may * 5]))
 
 

@@ -19,7 +19,12 @@ from kvcluster.wire.messages import (
     Closed,
     Commit,
     Committed,
+    Drop,
+    Find,
     Forget,
+    Fork,
+    Forked,
+    Found,
     Frame,
     GiveBack,
     Grant,
@@ -36,6 +41,9 @@ from kvcluster.wire.messages import (
     NotHanded,
     Open,
     Opened,
+    Paged,
+    Permute,
+    Permuted,
     Publish,
     Published,
     Reclaim,
@@ -48,11 +56,14 @@ from kvcluster.wire.messages import (
     Run,
     Seal,
     Sealed,
+    Share,
+    Shared,
     Welcome,
 )
 
 KEY = RequestKey(number=7, generation=2)
 FIRST = RequestKey(number=7)
+IDS = b"\x01\x00\x00\x00\xff\xff\x03\x00"
 RUN = Run(group=0, fragment=1, start=2, count=300)
 FAULT = fault_of(OutOfBudget(need=4096, free=0, oldest_arrival=None, retry_after_s=0.5, quarantined=7, capacity=99))
 
@@ -79,6 +90,10 @@ FRAMES = {
             shareable_tokens=64,
         )
     ),
+    "open root": frame(
+        Open(request=KEY, groups=(Group(fragments=2, stride_bytes=128),), max_tokens=1000, cache_root=bytes(range(32)))
+    ),
+    "find": frame(Find(request=FIRST, token_ids=IDS)),
     "grant": frame(Grant(request=FIRST, grant=1, size_bytes=65536)),
     "grant beside a join": frame(Grant(request=FIRST, grant=1, size_bytes=65536, tokens=300)),
     "give_back": frame(GiveBack(request=FIRST, grant=1)),
@@ -91,6 +106,11 @@ FRAMES = {
     "leave": frame(Leave(request=FIRST, prefix=4, outcome="quarantined")),
     "close": frame(Close(request=FIRST)),
     "close retain": frame(Close(request=FIRST, retain_tokens=300)),
+    "close found": frame(Close(request=FIRST, retain_tokens=300, token_ids=IDS)),
+    "fork": frame(Fork(request=FIRST, children=(KEY,), tokens=300)),
+    "permute": frame(Permute(request=FIRST, members=(FIRST, KEY), parents=(1, 1), tokens=300)),
+    "share": frame(Share(request=FIRST, tokens=300, token_ids=IDS)),
+    "drop": frame(Drop(request=FIRST)),
 }
 REPLIES = {
     "opened": reply(Opened(arrival=5)),
@@ -102,6 +122,12 @@ REPLIES = {
     "sealed": reply(Sealed(prefix=4, runs=(RUN,))),
     "sealed not": reply(Sealed(prefix=4, runs=(RUN,), refusal="busy")),
     "joined": reply(Joined(prefix=4, tokens=299, runs=(RUN,))),
+    "found": reply(Found(known=320, prefix=4, tokens=299, runs=(RUN,))),
+    "found nothing": reply(Found()),
+    "paged": reply(Paged(start=2, blocks=((7, 1), (8, 3)), known=40, tokens=39)),
+    "forked": reply(Forked(arrivals=(5, 6))),
+    "permuted": reply(Permuted()),
+    "shared": reply(Shared(tokens=288)),
     "left": reply(Left()),
     "closed": reply(Closed()),
     "closed retained": reply(Closed(prefix=4, tokens=300)),
@@ -275,6 +301,64 @@ GOLDEN = {
     "closed retained": (
         "85a17601a773657373696f6ea173a373657101a565706f636803a7726573756c74739182a77265717565737481a66e756d626572"
         "07a7616e73776572739183a476657262a6636c6f736564a670726566697804a6746f6b656e73cd012c"
+    ),
+    "open root": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739185a476657262a46f70656ea772657175"
+        "65737482a66e756d62657207aa67656e65726174696f6e02a667726f7570739182a9667261676d656e747302ac7374726964655f"
+        "6279746573cc80aa6d61785f746f6b656e73cd03e8aa63616368655f726f6f74c420000102030405060708090a0b0c0d0e0f1011"
+        "12131415161718191a1b1c1d1e1f"
+    ),
+    "find": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739183a476657262a466696e64a772657175"
+        "65737481a66e756d62657207a9746f6b656e5f696473c40801000000ffff0300"
+    ),
+    "close found": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739184a476657262a5636c6f7365a7726571"
+        "7565737481a66e756d62657207ad72657461696e5f746f6b656e73cd012ca9746f6b656e5f696473c40801000000ffff0300"
+    ),
+    "fork": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739184a476657262a4666f726ba772657175"
+        "65737481a66e756d62657207a86368696c6472656e9182a66e756d62657207aa67656e65726174696f6e02a6746f6b656e73cd01"
+        "2c"
+    ),
+    "permute": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739185a476657262a77065726d757465a772"
+        "65717565737481a66e756d62657207a76d656d626572739281a66e756d6265720782a66e756d62657207aa67656e65726174696f"
+        "6e02a7706172656e7473920101a6746f6b656e73cd012c"
+    ),
+    "share": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739184a476657262a57368617265a7726571"
+        "7565737481a66e756d62657207a6746f6b656e73cd012ca9746f6b656e5f696473c40801000000ffff0300"
+    ),
+    "drop": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739182a476657262a464726f70a772657175"
+        "65737481a66e756d62657207"
+    ),
+    "found": (
+        "85a17601a773657373696f6ea173a373657101a565706f636803a7726573756c74739182a77265717565737481a66e756d626572"
+        "07a7616e73776572739185a476657262a5666f756e64a56b6e6f776ecd0140a670726566697804a6746f6b656e73cd012ba47275"
+        "6e739184a567726f757000a8667261676d656e7401a5737461727402a5636f756e74cd012c"
+    ),
+    "found nothing": (
+        "85a17601a773657373696f6ea173a373657101a565706f636803a7726573756c74739182a77265717565737481a66e756d626572"
+        "07a7616e73776572739181a476657262a5666f756e64"
+    ),
+    "paged": (
+        "85a17601a773657373696f6ea173a373657101a565706f636803a7726573756c74739182a77265717565737481a66e756d626572"
+        "07a7616e73776572739185a476657262a57061676564a5737461727402a6626c6f636b7392920701920803a56b6e6f776e28a674"
+        "6f6b656e7327"
+    ),
+    "forked": (
+        "85a17601a773657373696f6ea173a373657101a565706f636803a7726573756c74739182a77265717565737481a66e756d626572"
+        "07a7616e73776572739182a476657262a6666f726b6564a86172726976616c73920506"
+    ),
+    "permuted": (
+        "85a17601a773657373696f6ea173a373657101a565706f636803a7726573756c74739182a77265717565737481a66e756d626572"
+        "07a7616e73776572739181a476657262a87065726d75746564"
+    ),
+    "shared": (
+        "85a17601a773657373696f6ea173a373657101a565706f636803a7726573756c74739182a77265717565737481a66e756d626572"
+        "07a7616e73776572739182a476657262a6736861726564a6746f6b656e73cd0120"
     ),
 }
 

@@ -15,8 +15,13 @@ from kvcluster.wire.messages import (
     Closed,
     Commit,
     Committed,
+    Drop,
     Fault,
+    Find,
     Forget,
+    Fork,
+    Forked,
+    Found,
     Frame,
     GiveBack,
     Grant,
@@ -33,6 +38,9 @@ from kvcluster.wire.messages import (
     NotHanded,
     Open,
     Opened,
+    Paged,
+    Permute,
+    Permuted,
     Publish,
     Published,
     Reclaim,
@@ -45,6 +53,8 @@ from kvcluster.wire.messages import (
     Run,
     Seal,
     Sealed,
+    Share,
+    Shared,
     Welcome,
 )
 
@@ -59,6 +69,9 @@ texts = st.text(max_size=40)
 seconds = st.floats(allow_nan=False, allow_infinity=False)
 keys = st.builds(RequestKey, number=counts, generation=counts)
 runs = st.builds(Run, group=counts, fragment=counts, start=counts, count=positives)
+token_ids = st.lists(st.binary(min_size=4, max_size=4), max_size=5).map(b"".join)
+blocks = st.lists(st.tuples(counts, counts), max_size=4).map(tuple)
+key_tuples = st.lists(keys, min_size=1, max_size=3).map(tuple)
 run_tuples = st.lists(runs, max_size=4).map(tuple)
 outcomes = st.sampled_from(("clean", "quarantined"))
 residues = st.builds(Residue, texts, integers)
@@ -104,6 +117,7 @@ def stretches(request: RequestKey) -> st.SearchStrategy[list[Any]]:
         max_tokens=positives,
         tenant=st.text(max_size=64),
         shareable_tokens=counts,
+        cache_root=st.binary(max_size=32),
     )
     other = st.one_of(
         st.builds(Grant, request=key, grant=counts, size_bytes=positives),
@@ -112,14 +126,19 @@ def stretches(request: RequestKey) -> st.SearchStrategy[list[Any]]:
         st.builds(Publish, request=key, tokens=positives),
         st.builds(Seal, request=key, prefix=positives),
         st.builds(Join, request=key, prefix=positives, tokens=positives),
+        st.builds(Find, request=key, token_ids=token_ids.filter(bool)),
         st.builds(Leave, request=key, prefix=positives, outcome=outcomes),
+        st.builds(Fork, request=key, children=key_tuples, tokens=positives),
+        st.builds(Permute, request=key, members=key_tuples, parents=st.just((0,)), tokens=positives),
+        st.builds(Share, request=key, tokens=positives, token_ids=token_ids),
+        st.builds(Drop, request=key, outcome=outcomes),
         st.builds(
             Release,
             request=key,
             runs=st.lists(runs, min_size=1, max_size=4).map(tuple),
             outcome=outcomes,
         ),
-        st.builds(Close, request=key, retain_tokens=counts),
+        st.builds(Close, request=key, retain_tokens=counts, token_ids=token_ids),
     )
     several = st.lists(other, min_size=1, max_size=4)
     return st.one_of(opened.map(lambda op: [op]), several, st.builds(lambda op, rest: [op, *rest], opened, several))
@@ -146,6 +165,11 @@ answers = st.one_of(
     st.builds(Published, prefix=positives, tokens=counts, runs=run_tuples),
     st.builds(Sealed, prefix=positives, runs=run_tuples, refusal=st.none() | texts),
     st.builds(Joined, prefix=positives, tokens=counts, runs=run_tuples),
+    st.builds(Found, known=counts, prefix=counts, tokens=counts, runs=run_tuples),
+    st.builds(Paged, start=counts, blocks=blocks, known=counts, tokens=counts),
+    st.builds(Forked, arrivals=st.lists(counts, max_size=3).map(tuple)),
+    st.builds(Permuted),
+    st.builds(Shared, tokens=counts),
     st.builds(Left),
     st.builds(Closed, prefix=st.none() | positives),
 )

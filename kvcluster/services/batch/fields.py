@@ -12,12 +12,16 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.completion import MOST_CHOICES, CompletionRequest
 
 URL = "/v1/completions"
 _LINE_FIELDS = ("custom_id", "method", "url", "body")
 _IGNORED = ("model", "user", "metadata")
+_DRAWN = ("temperature", "top_p", "seed", "sample")
+_OF_BEAMS = ("length_penalty", "early_stopping")
 _MOST_STOPS = 4
+_LONGEST_SALT = 256
+_MOST_PENALTY = 10
 _SHOWN_CHARACTERS = 40
 
 
@@ -62,7 +66,17 @@ def _completion_request(body: Mapping[str, Any]) -> CompletionRequest:
     if body.get("prompt") is None:
         raise WrongField("missing_field", "body.prompt is missing")
     given = {name: body[name] for name in _CHECKS if body.get(name) is not None}
+    _refuse_both(given)
     return CompletionRequest(**{name: _CHECKS[name](f"body.{name}", value) for name, value in given.items()})
+
+
+def _refuse_both(given: Mapping[str, Any]) -> None:
+    """A beam search draws nothing, and only a beam search weighs lengths: what would be ignored is refused."""
+    is_beams = given.get("use_beam_search") is True
+    for name in _DRAWN if is_beams else _OF_BEAMS:
+        if name in given:
+            where = "not be given with" if is_beams else "be given with"
+            raise WrongField("invalid_value", f"body.{name} must {where} use_beam_search true")
 
 
 def _required(document: Mapping[str, Any], name: str) -> Any:
@@ -158,7 +172,31 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value != "" and _encodable(value)
 
 
-def _ignore_eos(name: str, value: object) -> object:
+def _n(name: str, value: object) -> object:
+    if not _whole(value, 1, MOST_CHOICES):
+        raise _wrong(name, value, f"a whole number from 1 to {MOST_CHOICES}")
+    return value
+
+
+def _sample(name: str, value: object) -> object:
+    if not _whole(value, 0, 2**31 - 1):
+        raise _wrong(name, value, "a whole number of at least 0")
+    return value
+
+
+def _cache_salt(name: str, value: object) -> object:
+    if not isinstance(value, str) or not _encodable(value) or len(value) > _LONGEST_SALT:
+        raise _wrong(name, value, f"a text of at most {_LONGEST_SALT} characters")
+    return value
+
+
+def _length_penalty(name: str, value: object) -> float:
+    if abs(_number(name, value)) > _MOST_PENALTY:
+        raise _wrong(name, value, f"a number from -{_MOST_PENALTY} to {_MOST_PENALTY}")
+    return _number(name, value)
+
+
+def _flag(name: str, value: object) -> object:
     if not isinstance(value, bool):
         raise _wrong(name, value, "true or false")
     return value
@@ -171,5 +209,11 @@ _CHECKS: Mapping[str, Callable[[str, object], Any]] = {
     "top_p": _top_p,
     "seed": _seed,
     "stop": _stop,
-    "ignore_eos": _ignore_eos,
+    "ignore_eos": _flag,
+    "n": _n,
+    "sample": _sample,
+    "cache_salt": _cache_salt,
+    "use_beam_search": _flag,
+    "length_penalty": _length_penalty,
+    "early_stopping": _flag,
 }

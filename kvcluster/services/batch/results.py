@@ -18,6 +18,7 @@ from typing import Any
 
 from kvcluster.services.completion import Completion, Refused
 
+TOO_MANY = 429
 _ID = re.compile(r"batch_req_([1-9][0-9]*)", re.ASCII)
 LINE_START = b'{"id": "batch_req_'
 
@@ -60,17 +61,23 @@ def encode_result(answer: Answer, *, model: str, created: int) -> bytes:
 
 
 def _completion_body(number: int, done: Completion, model: str, created: int) -> dict[str, Any]:
-    choice = {"index": 0, "text": done.text, "logprobs": None, "finish_reason": done.finish_reason}
+    choices = [
+        {"index": index, "text": choice.text, "logprobs": None, "finish_reason": choice.finish_reason}
+        for index, choice in enumerate(done.choices)
+    ]
     usage = {
         "prompt_tokens": done.prompt_tokens,
         "completion_tokens": done.completion_tokens,
         "total_tokens": done.prompt_tokens + done.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": done.cached_tokens},
     }
     head = {"id": f"cmpl-{number}", "object": "text_completion", "created": created, "model": model}
-    return {**head, "choices": [choice], "usage": usage}
+    return {**head, "choices": choices, "usage": usage}
 
 
 def _error_type(refused: Refused) -> str:
+    if refused.status_code == TOO_MANY:
+        return "resource_limit_error"
     return "invalid_request_error" if refused.status_code < 500 else "server_error"
 
 

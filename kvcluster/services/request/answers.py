@@ -18,20 +18,29 @@ from kvcluster.errors import (
     KvClusterError,
     LimitReached,
     NeverFits,
+    NotAllowed,
+    NotShareable,
     OutOfBudget,
     Quarantined,
 )
-from kvcluster.services.asks import End, Grow, Outcome, Shed
+from kvcluster.services.asks import End, Find, Grow, Outcome, Publish, Seal, Shed, TakeSnapshot
 from kvcluster.services.completion import Refused
+from kvcluster.services.kv_port import KvMemory
 from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.intake import BAD_REQUEST, TOO_LONG
 from kvcluster.services.request.margin import is_due
+from kvcluster.services.request.settings import Fallback
 from kvcluster.services.request.shared import Shared
-from kvcluster.services.sequence import SequenceMemory
+from kvcluster.services.request.targets import set_out
 from kvcluster.wire.messages import Welcome
 
-UNAVAILABLE = 503
+TOO_MANY, UNAVAILABLE = 429, 503
 DEVICE_FAILED = "device_failed"
+OUT_OF_MEMORY = "kv_memory_full"
+NOT_SHARED = (
+    NotShareable | NotAllowed | OutOfBudget | NeverFits | GrantRefused | LimitReached | DriverError | Quarantined
+)
+"""What ends the sharing of a memory, and nothing else."""
 _LONG_AGO = float("-inf")
 
 
@@ -53,8 +62,8 @@ class Answers:
         self._quarantine_wait_s = 2 * welcome.lease_s if wait_s is None else wait_s
         self.answered: list[Answered] = []
 
-    def absorb(self, outcomes: Sequence[Outcome], held_bytes: Mapping[SequenceMemory, int]) -> None:
-        """Outcomes in the order of their asks. `held_bytes`: what those had that gave everything back.
+    def absorb(self, outcomes: Sequence[Outcome], held_bytes: Mapping[KvMemory, int]) -> None:
+        """Outcomes in the order of their asks. `held_bytes`: what those held, shared or not, that gave everything back.
 
         Raises:
             KvClusterError: the session is of no more use.
@@ -79,13 +88,33 @@ class Answers:
         """Whether a running request grew."""
         generation = self._shared.owners.get(outcome.ask.memory)
         match outcome.ask:
-            case Grow() if generation is not None:
+            case Grow() | Find() if generation is not None:
                 was_running = generation.phase is Phase.RUNNING
-                self._grow(generation, outcome.error)
+                self._grow(generation, outcome)
                 return was_running and outcome.error is None
+            case TakeSnapshot() | Publish() | Seal():
+                self._shared_on(outcome, generation)
             case Shed() | End():
                 self._given_back(outcome, generation)
         return False
+
+    def _shared_on(self, outcome: Outcome, generation: Generation | None) -> None:
+        """A step of sharing is done, or ends it: who owns the memory goes on, unless its windows are gone."""
+        memory, error = outcome.ask.memory, outcome.error
+        if not isinstance(error, NOT_SHARED | None):
+            raise error
+        is_over = self._shared.publications.answered(memory, refused=error is not None)
+        if generation is None or not is_over:
+            return
+        if error is not None and (memory.tokens < generation.held or isinstance(error, Quarantined)):
+            self.renew(generation, error)
+            return
+        reached = generation.targets.reached(generation.held)
+        generation.targets.pass_by(generation.held)
+        generation.look_again(self._shared.dtype)
+        if error is None:
+            generation.targets.shared = self._shared.worth.reusable_tokens(reached)
+            self._shared.tally.add(publications=1)
 
     def _given_back(self, outcome: Outcome, generation: Generation | None) -> None:
         """What could not be given back stays charged; a preempted request goes on in another memory."""
@@ -95,41 +124,87 @@ class Answers:
         if isinstance(outcome.ask, Shed) and generation is not None and error is not None:
             self.renew(generation, error)
 
-    def _grow(self, generation: Generation, error: KvClusterError | None) -> None:
-        match error:
+    def _grow(self, generation: Generation, outcome: Outcome) -> None:
+        match error := outcome.error:
             case None:
-                self._granted(generation)
+                self._granted(generation, outcome)
             case OutOfBudget():
+                generation.looks = not isinstance(outcome.ask, Find)  # what it finds may be in its way: see `wait_die`
                 self._refused(generation, error)
-            case NeverFits(need=need, capacity=capacity):
-                sentence = f"prompt and max_tokens need {need} bytes of KV memory, and the device has {capacity} bytes"
-                self.answer(generation, Refused(BAD_REQUEST, TOO_LONG, sentence))
+            case NeverFits():
+                self._never_fits(generation, error)
             case Quarantined():
                 self.renew(generation, error)
+            case LimitReached() | DriverError() | GrantRefused() if outcome.joined_tokens:
+                self.renew(generation, error)  # whoever waits holds nothing
             case LimitReached() | DriverError() | GrantRefused():
                 self.failed(generation, error)
             case _:
                 raise error
 
-    def _granted(self, generation: Generation) -> None:
+    def _granted(self, generation: Generation, outcome: Outcome) -> None:
         generation.grown(self._shared.dtype)
         if generation.phase is Phase.WAITING:
+            self._begin(generation, outcome)
             self._shared.roster.admit(generation)
+
+    def _begin(self, generation: Generation, outcome: Outcome) -> None:
+        """What others know matters once: later it knows most of it itself."""
+        is_first, looked = generation.cached is None, isinstance(outcome.ask, Find)
+        generation.looks = True
+        generation.begin(outcome.joined_tokens)
+        if looked:
+            generation.named = len(generation.tokens)
+            set_out(generation, self._shared.worth, outcome.known_tokens if is_first else 0)
+            self._shared.tally.add(lookups=1, hit_tokens=outcome.joined_tokens)
+
+    def _never_fits(self, generation: Generation, error: NeverFits) -> None:
+        """Elsewhere, where there is more room; there it is asked whether it fits."""
+        if self._goes_elsewhere(generation):
+            return
+        need, capacity = error.need, error.capacity
+        sentence = f"prompt and max_tokens need {need} bytes of KV memory, and the device has {capacity} bytes"
+        self.answer(generation, Refused(BAD_REQUEST, TOO_LONG, sentence))
+
+    def _goes_elsewhere(self, generation: Generation) -> bool:
+        """One that waits is served by the other place from now on, if there is one that takes what this one refuses."""
+        elsewhere = self._shared.elsewhere
+        if elsewhere is None or generation.phase is not Phase.WAITING:
+            return False
+        self._shared.tally.add(fallbacks=1)
+        self._shared.move(generation, elsewhere)
+        return True
 
     def _refused(self, generation: Generation, refusal: OutOfBudget) -> None:
         self._shared.tally.add(refusals=1)
         if generation.phase is Phase.RUNNING and not is_due(generation.room):
             return  # it was only topped up along with the others
+        if self._goes_elsewhere(generation) or self._is_turned_away(generation, refusal):
+            return
         now = self._clock()
-        need_bytes = generation.committed_bytes + refusal.need
-        if need_bytes <= refusal.capacity - refusal.quarantined:
-            generation.blocked_since = None
-        elif generation.blocked_since is None:
-            generation.blocked_since = now
+        need_bytes = generation.held_bytes + refusal.need
+        if generation.looks:  # else nobody says how much it would have found: it asks for all of it next
+            if need_bytes <= refusal.capacity - refusal.quarantined:
+                generation.blocked_since = None
+            elif generation.blocked_since is None:
+                generation.blocked_since = now
         if generation.blocked_since is not None and now >= generation.blocked_since + self._quarantine_wait_s:
             self.answer(generation, Refused(UNAVAILABLE, DEVICE_FAILED, self._blocked(need_bytes, refusal)))
         else:
             self._wait(generation, refusal, now)
+
+    def _is_turned_away(self, generation: Generation, refusal: OutOfBudget) -> bool:
+        """Whether its caller is told to come back later. One that has said something already is never sent away."""
+        refuses = self._shared.settings.fallback is Fallback.REFUSE
+        if not refuses or generation.phase is not Phase.WAITING or generation.cached is not None or generation.emitted:
+            return False
+        retry_after_s = refusal.retry_after_s
+        sentence = (
+            f"the device has {refusal.free} bytes of KV memory free and the request needs {refusal.need} to begin: "
+            f"ask again in {retry_after_s:.1f} s"
+        )
+        self.answer(generation, Refused(TOO_MANY, OUT_OF_MEMORY, sentence, retry_after_s))
+        return True
 
     def _wait(self, generation: Generation, refusal: OutOfBudget, now: float) -> None:
         generation.back_off = generation.back_off.after(refusal)
@@ -157,7 +232,7 @@ class Answers:
         """Its memory takes no more windows: start again in another one, but not for ever."""
         if self._gives_up(generation, error):
             return
-        self._shared.part(generation)
+        self._shared.discard(generation)
         self._shared.roster.requeue(generation)
 
     def _gives_up(self, generation: Generation, error: KvClusterError) -> bool:
@@ -170,8 +245,8 @@ class Answers:
 
     def answer(self, generation: Generation, refused: Refused) -> None:
         """The request is over with this result."""
+        self._shared.discard(generation)
         self._shared.roster.leave(generation)
-        self._shared.part(generation)
         self.answered.append(Answered(generation, refused))
 
     def _ask_again_at_once(self) -> None:
@@ -179,6 +254,6 @@ class Answers:
             generation.ask_again_at = _LONG_AGO
 
 
-def _freed_bytes(memories: Sequence[SequenceMemory], held_bytes: Mapping[SequenceMemory, int]) -> int:
-    """What these gave back: what they had, less what is still mapped of it."""
-    return sum(held_bytes[memory] - memory.committed_bytes for memory in memories)
+def _freed_bytes(memories: Sequence[KvMemory], held_bytes: Mapping[KvMemory, int]) -> int:
+    """What these gave back: what they held, less what is still mapped of it."""
+    return sum(held_bytes[memory] - memory.committed_bytes - memory.shared_bytes for memory in memories)

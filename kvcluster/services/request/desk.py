@@ -1,8 +1,9 @@
 """Asks the device for memory; all that is due at a step boundary shares a frame, and one is in flight at a time.
 
-In one frame, in this order: memories that end, those that preempted requests lose, growth of those that run, and
-admissions, each oldest first. While a running request is refused what it cannot do without, nobody is admitted.
-A frame leaves before a model step and its answer is used after it, so growth costs no waiting.
+In one frame, in this order: memories that end, those that preempted requests lose, the next step of what is being
+shared, growth of those that run, and admissions, each oldest first. While a running request is refused what it cannot
+do without, nobody is admitted. A frame leaves before a model step and its answer is used after it, so growth costs no
+waiting. An admission finds what others computed and is budgeted beside it in one step of the device.
 
 Where the device demands memory back, for a request of some other actor that is older, the youngest lose theirs.
 While another thread captures a graph a boundary waits for its end, whatever the capture says: the loop has nobody to
@@ -15,35 +16,29 @@ from collections.abc import Callable, Iterator
 
 from kvcluster.driver.gate import patient_operation
 from kvcluster.errors import DriverError, LimitReached
-from kvcluster.geometry.residency import Shape
-from kvcluster.services.asks import Ask, End, Grow, Shed
+from kvcluster.index.token_chain import packed
+from kvcluster.services.asks import Ask, End, Find, Grow, Shed
 from kvcluster.services.frames import in_frames
-from kvcluster.services.pending import PendingAsks
-from kvcluster.services.port import DevicePort
+from kvcluster.services.kv_port import KvMemory, KvPort, PendingFrame
 from kvcluster.services.request.answers import Answered, Answers
-from kvcluster.services.request.generation import Generation, Phase
+from kvcluster.services.request.generation import Generation
 from kvcluster.services.request.margin import admission_tokens, is_due, needed_tokens, topped_up_tokens
 from kvcluster.services.request.shared import Shared
-from kvcluster.services.request.wait_die import GiveBack, Preempt, Wait, enough, remedy
-from kvcluster.services.sequence import SequenceMemory, SequenceSpec
+from kvcluster.services.request.targets import leader_of
+from kvcluster.services.request.wait_die import GiveBack, Preempt, StartOver, Wait, enough, remedy
+from kvcluster.wire.messages import MOST_TOKENS
 
 
 class MemoryDesk:
     """One port's asks and answers. `clock` gives seconds."""
 
-    def __init__(self, port: DevicePort, shared: Shared, *, clock: Callable[[], float]) -> None:
+    def __init__(self, port: KvPort, shared: Shared, *, clock: Callable[[], float]) -> None:
         self._port = port
         self._shared = shared
         self._clock = clock
         self._answers = Answers(shared, port.welcome, clock=clock)
-        self._shape = Shape.of(
-            shared.geometry,
-            shared.settings.layout,
-            port.welcome.granule_bytes,
-            chunk_tokens=shared.settings.prefill_chunk_tokens,
-        )
-        self._pending: tuple[PendingAsks, ...] = ()
-        self._held_bytes: dict[SequenceMemory, int] = {}  # of those that give everything back
+        self._pending: tuple[PendingFrame, ...] = ()
+        self._held_bytes: dict[KvMemory, int] = {}  # of those that give everything back
 
     @property
     def in_flight(self) -> bool:
@@ -79,28 +74,51 @@ class MemoryDesk:
 
     def due_at(self) -> float:
         """When there is something to ask that nobody's step or answer leads to; infinity for never."""
-        roster = self._shared.roster
-        moments = [g.ask_again_at for g in roster.running if g.needs_more and is_due(g.room)]
-        if not any(g.refusal for g in roster.running):
+        running = self._shared.roster.running
+        if self._shared.ending or self._shared.publications or any(g.targets.reached(g.held) for g in running):
+            return float("-inf")
+        moments = [g.ask_again_at for g in running if g.needs_more and is_due(g.room)]
+        if not any(g.refusal for g in running):
             moments += self._admission_moments()
-        return float("-inf") if self._shared.ending else min(moments, default=float("inf"))
+        return min(moments, default=float("inf"))
 
     # --- what is due ----------------------------------------------------------------------------------------------
 
     def _send(self, asks: list[Ask]) -> None:
-        self._held_bytes = {ask.memory: ask.memory.committed_bytes for ask in asks if isinstance(ask, Shed | End)}
-        self._pending = tuple(self._port.submit(frame) for frame in in_frames(asks))
+        back = [ask.memory for ask in asks if isinstance(ask, Shed | End)]
+        self._held_bytes = {memory: memory.committed_bytes + memory.shared_bytes for memory in back}
+        self._pending = tuple(self._port.submit(frame) for frame in in_frames(asks, load_of=self._port.load))
 
     def _due(self) -> list[Ask]:
         now, roster = self._clock(), self._shared.roster
-        ends, self._shared.ending = [End(memory) for memory in self._shared.ending], []
+        ends = self._ends()
         relief = [*self._reclaimed(now), *self._relief(now)]
         refused = any(generation.refusal for generation in roster.running)
+        self._begin_sharing()
+        shares = self._shared.publications.due()
         admissions = [] if relief or refused else list(self._admissions(now))
         growths = list(self._growths(now, refused=refused, along=bool(ends or admissions)))
-        return [*ends, *relief, *growths, *admissions]
+        return [*ends, *relief, *shares, *growths, *admissions]
 
-    def _reclaimed(self, now: float) -> Iterator[Shed]:
+    def _ends(self) -> list[Ask]:
+        """Memories that end, but for those that are still being shared."""
+        shared = self._shared
+        ends: list[Ask] = [end for end in shared.ending if end.memory not in shared.publications]
+        shared.ending = [end for end in shared.ending if end.memory in shared.publications]
+        return ends
+
+    def _begin_sharing(self) -> None:
+        """Who has reached a target shares what it has; where its memory is short, it goes on without."""
+        for generation in self._shared.roster.running:
+            memory, target = _memory_of(generation), generation.targets.reached(generation.held)
+            if not target or memory in self._shared.publications:
+                continue
+            if generation.refusal is None and target <= generation.named:
+                self._shared.publications.begin(memory, memory.publication(target, written=generation.held))
+            if memory not in self._shared.publications:
+                generation.targets.pass_by(generation.held)
+
+    def _reclaimed(self, now: float) -> Iterator[Shed | End]:
         """What the device demands back: the newest demand counts, because each says all that is missing."""
         demands = self._port.pushes()
         if not demands:
@@ -122,15 +140,22 @@ class MemoryDesk:
                     yield self._shed(victim, again_at=oldest.ask_again_at)
             case GiveBack():
                 yield self._shed(oldest, again_at=oldest.ask_again_at)
+            case StartOver():
+                oldest.looks = False
+                yield self._shed(oldest, again_at=now)
             case Wait():
                 if now < oldest.ask_again_at:
                     return
         for generation in refused:
-            if generation.phase is Phase.RUNNING:
+            if generation in running and _memory_of(generation) not in self._shared.publications:
                 yield Grow(_memory_of(generation), needed_tokens(generation.length, generation.order.most_held))
 
-    def _shed(self, victim: Generation, *, again_at: float) -> Shed:
+    def _shed(self, victim: Generation, *, again_at: float) -> Shed | End:
+        """It loses its memory, and goes on elsewhere if that has room for what it computed."""
         self._shared.tally.add(preemptions=1)
+        self._shared.publications.forget(_memory_of(victim))
+        if self._shared.flee and (end := self._shared.flee(victim)):
+            return end
         victim.ask_again_at = max(victim.ask_again_at, again_at)
         self._shared.roster.requeue(victim)
         return Shed(_memory_of(victim))
@@ -140,58 +165,68 @@ class MemoryDesk:
 
         `along`: a frame leaves anyhow, so it takes along whoever would be due within half a margin.
         """
-        margin = self._shared.settings.margin_steps
-        growing = [g for g in self._shared.roster.running if g.needs_more and not g.refusal and g.ask_again_at <= now]
+        margin, shape = self._shared.settings.margin_steps, self._shared.shape
+        growing = [g for g in self._growing() if not g.refusal and g.ask_again_at <= now]
         due = [g for g in growing if is_due(g.room)]
         soon = [g for g in growing if along and g.room <= margin // 2]
         for generation in due if refused else growing if due else soon:
             length, most = generation.length, generation.order.most_held
-            least, filled = needed_tokens(length, most), topped_up_tokens(self._shape, length, most, margin)
+            least, filled = needed_tokens(length, most), topped_up_tokens(shape, length, most, margin)
             tokens = least if refused else filled
             if tokens > generation.committed:
                 yield Grow(_memory_of(generation), tokens)
 
-    def _admissions(self, now: float) -> Iterator[Grow]:
+    def _growing(self) -> Iterator[Generation]:
+        for generation in self._shared.roster.running:
+            if generation.needs_more and _memory_of(generation) not in self._shared.publications:
+                yield generation
+
+    def _admissions(self, now: float) -> Iterator[Grow | Find]:
         for generation in self._candidates(now):
             memory = generation.memory or self._open(generation)
             if memory is not None:
                 known, most = len(generation.tokens), generation.order.most_held
-                yield Grow(memory, admission_tokens(known, most, self._shared.settings.margin_steps))
+                tokens = admission_tokens(known, most, self._shared.settings.margin_steps)
+                looks = generation.looks and generation.order.cache_root and known <= MOST_TOKENS
+                yield Find(memory, packed(generation.tokens), tokens) if looks else Grow(memory, tokens)
 
     def _candidates(self, now: float) -> list[Generation]:
         """Who may ask to be admitted: the oldest, as many as may run, up to the first whose time has not come.
 
-        Whoever is younger than that one would be refused with it. One that is blocked holds up nobody.
+        Whoever is younger than that one would be refused with it. One that is blocked holds up nobody, and neither does
+        one that is held back while somebody older computes what both begin with.
         """
-        roster = self._shared.roster
-        places = self._shared.settings.max_num_seqs - len(roster.running)
+        shared, seats = self._shared, self._shared.free_seats
         found: list[Generation] = []
-        for generation in roster.waiting:
+        for generation in shared.roster.waiting:
             is_due_now = generation.ask_again_at <= now
-            if len(found) == places or not (is_due_now or generation.is_blocked):
+            generation.is_held_back = False
+            if len(found) == seats or not (is_due_now or generation.is_blocked):
                 break
-            if is_due_now:
+            if is_due_now and not self._hold_back(generation, found):
                 found.append(generation)
         return found
 
+    def _hold_back(self, generation: Generation, admitted: list[Generation]) -> bool:
+        """Whether somebody older computes the beginning of this one's prompt; that one is to share it, then."""
+        older = [other for other in self._shared.roster.running if other.named and other.arrival < generation.arrival]
+        older += [other for other in admitted if other.looks]
+        leader = leader_of(generation, older, self._shared.worth)
+        if leader is not None:
+            leader[0].targets.add(leader[1])
+        generation.is_held_back = leader is not None
+        return leader is not None
+
     def _admission_moments(self) -> list[float]:
-        """When those may ask that hold up nobody or have nobody before them."""
-        waiting = self._shared.roster.waiting
+        """When those may ask that hold up nobody or have nobody before them. A step ends the holding back of others."""
+        waiting = [generation for generation in self._shared.roster.waiting if not generation.is_held_back]
         first = next((place for place, generation in enumerate(waiting) if not generation.is_blocked), len(waiting))
         return [generation.ask_again_at for generation in waiting[: first + 1]]
 
-    def _open(self, generation: Generation) -> SequenceMemory | None:
+    def _open(self, generation: Generation) -> KvMemory | None:
         shared = self._shared
-        settings, tokens = shared.settings, generation.order.total_tokens
-        spec = SequenceSpec(
-            shared.geometry,
-            settings.layout,
-            tokens,
-            after=generation.former,
-            chunk_tokens=settings.prefill_chunk_tokens,
-        )
         try:
-            memory = self._port.memory(spec)
+            memory = self._port.memory(shared.spec_of(generation))
         except (LimitReached, DriverError) as error:
             self._answers.failed(generation, error)
             return None
@@ -209,6 +244,6 @@ class MemoryDesk:
             self.settle()
 
 
-def _memory_of(generation: Generation) -> SequenceMemory:
+def _memory_of(generation: Generation) -> KvMemory:
     assert generation.memory is not None  # whatever runs has a memory
     return generation.memory

@@ -6,23 +6,22 @@ all of them but the last are prefilled as if they were one prompt, so what a use
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kvcluster.engine.sampling import DrawKey, SamplingParams
+from kvcluster.engine.sampling import DrawKey
 from kvcluster.errors import OutOfBudget
 from kvcluster.ids import RequestId
 from kvcluster.services.completion import Completion
+from kvcluster.services.kv_port import KvMemory
 from kvcluster.services.request.back_off import BackOff
+from kvcluster.services.request.order import Order
+from kvcluster.services.request.targets import Targets
 from kvcluster.services.request.text import AnswerText
-from kvcluster.services.sequence import SequenceMemory
 from kvcluster.states import moved
 
 if TYPE_CHECKING:
     import torch
-
-    from kvcluster.tensors.views import KvViews
 
 
 class Phase(Enum):
@@ -38,39 +37,33 @@ PHASE_MOVES: dict[Phase, frozenset[Phase]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What was asked for, in the model's terms; it does not change. `number` is the place in order of submission."""
-
-    key: int
-    number: int
-    prompt: tuple[int, ...]
-    max_tokens: int
-    params: SamplingParams
-    end_ids: frozenset[int]
-
-    @property
-    def total_tokens(self) -> int:
-        return len(self.prompt) + self.max_tokens
-
-    @property
-    def most_held(self) -> int:
-        """Tokens whose K and V are ever written: the last one is only said."""
-        return self.total_tokens - 1
-
-
 class Generation:
-    """The growing answer to one order. `held` tokens have their K and V in `memory`."""
+    """The growing answer to one order. `held` tokens have their K and V in `memory`.
+
+    Of the first `named` tokens whoever owns the memory knows the ids; `joined` of them came with what others computed,
+    and `targets` says where it shares what it computes itself.
+    """
 
     def __init__(self, order: Order, text: AnswerText) -> None:
         self.order = order
         self.phase = Phase.WAITING
         self.tokens = list(order.prompt)
         self.held = 0
+        self.named = 0
+        self.joined = 0
+        self.cached: int | None = (
+            None  # of the prompt, the least that any of its admissions found; None before the first
+        )
+        self.targets = Targets()
+        self.is_whole = True  # its memory has the rows of all tokens that it holds
+        self.may_return = True  # from host pages to the device
+        self.looks = True  # for what others computed, when it asks to be admitted
+        self.is_held_back = False  # somebody who runs computes the beginning of its prompt
         self.finish_reason: str | None = None
-        self.memory: SequenceMemory | None = None
-        self.views: KvViews | None = None
+        self.memory: KvMemory | None = None
+        self.views: Any = None
         self.committed_bytes = 0
+        self.shared_bytes = 0
         self.former: RequestId | None = None  # what the device called it in the memory that it had before
         self.refusal: OutOfBudget | None = None  # of a growth that it cannot do without
         self.ask_again_at = float("-inf")
@@ -97,7 +90,13 @@ class Generation:
     @property
     def committed(self) -> int:
         """Tokens that the views hold."""
-        return self.views.tokens if self.views else 0
+        tokens: int = self.views.tokens if self.views else 0
+        return tokens
+
+    @property
+    def held_bytes(self) -> int:
+        """What others can have at most if it gives everything back."""
+        return self.committed_bytes + self.shared_bytes
 
     @property
     def length(self) -> int:
@@ -113,18 +112,37 @@ class Generation:
     def needs_more(self) -> bool:
         return self.committed < self.order.most_held
 
-    def leave_memory(self) -> SequenceMemory | None:
+    def leave_memory(self) -> KvMemory | None:
         """Give up its memory, if it has one; its place in the queue is remembered."""
         memory, self.memory = self.memory, None
+        self.named = 0
         if memory is not None and memory.arrival is not None:
             self._arrival, self.former = memory.arrival, memory.request
         return memory
 
-    def grown(self, dtype: torch.dtype) -> None:
-        """Its memory has more windows than before."""
+    def move_away(self) -> None:
+        """It goes on in another place, whose owner has no number for it yet."""
+        self._arrival, self.former = float("inf"), None
+        self.joined, self.targets = 0, Targets()
+        self.ask_again_at = float("-inf")
+        self.back_off = BackOff()
+
+    def begin(self, joined: int) -> None:
+        """It begins to run with `joined` tokens that others computed."""
+        self.held = self.joined = joined
+        self.is_whole = True
+        of_prompt = min(joined, len(self.order.prompt))
+        self.cached = of_prompt if self.cached is None else min(self.cached, of_prompt)
+
+    def look_again(self, dtype: torch.dtype) -> None:
+        """What its memory has mapped is not what it was."""
         assert self.memory is not None
         self.views = self.memory.views(dtype)
-        self.committed_bytes = self.memory.committed_bytes
+        self.committed_bytes, self.shared_bytes = self.memory.committed_bytes, self.memory.shared_bytes
+
+    def grown(self, dtype: torch.dtype) -> None:
+        """Its memory has more windows than before."""
+        self.look_again(dtype)
         self.refusal = None
         self.preempted_in_vain = False
         self.back_off = BackOff()
@@ -133,9 +151,10 @@ class Generation:
 
     def stripped(self) -> None:
         """Its windows are gone, or on their way; what is held must be computed again."""
-        self.held = 0
+        self.held = self.joined = 0
+        self.targets = Targets()
         self.views = None
-        self.committed_bytes = 0
+        self.committed_bytes = self.shared_bytes = 0
         self.refusal = None
         self.preempted_in_vain = False
 
@@ -154,9 +173,14 @@ class Generation:
         return len(self.tokens) - len(self.order.prompt)
 
     @property
+    def step_tokens(self) -> int:
+        """The most tokens that its next step may compute: it stops where it shares what it has."""
+        return min(self.pending, self.committed - self.held, self.targets.distance(self.held))
+
+    @property
     def draw_key(self) -> DrawKey:
         """The draw of its next token."""
-        return DrawKey(sample=0, position=len(self.tokens))
+        return DrawKey(sample=self.order.sample, position=len(self.tokens))
 
     def take(self, token_id: int) -> None:
         """The next token was chosen; sets `finish_reason` where it is the last."""
@@ -170,4 +194,7 @@ class Generation:
 
     def completion(self) -> Completion:
         assert self.finish_reason is not None
-        return Completion(str(self._text), self.finish_reason, len(self.order.prompt), self.emitted)
+        prompt_tokens = len(self.order.prompt)
+        return Completion(
+            str(self._text), self.finish_reason, prompt_tokens, self.emitted, cached_tokens=self.cached or 0
+        )

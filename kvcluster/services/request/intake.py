@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING
 
 from kvcluster.engine.sampling import SamplingParams
 from kvcluster.engine.stop_strings import StopStrings
-from kvcluster.services.completion import CompletionRequest, Refused
-from kvcluster.services.request.generation import Generation, Order
+from kvcluster.index.identity import CacheIdentity
+from kvcluster.index.token_chain import packed
+from kvcluster.services.completion import MOST_CHOICES, CompletionRequest, Refused
+from kvcluster.services.request.generation import Generation
+from kvcluster.services.request.order import Order
+from kvcluster.services.request.settings import RequestSettings
 from kvcluster.services.request.text import AnswerText
 
 if TYPE_CHECKING:
@@ -28,24 +32,53 @@ INVALID = "invalid_value"
 class Intake:
     """Makes generations out of requests, numbered in order of submission."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer, settings: RequestSettings) -> None:
         self._model = model
         self._tokenizer = tokenizer
+        self._settings = settings
         self._numbers = itertools.count(1)
 
-    def generation(self, key: int, request: CompletionRequest) -> Generation | Refused:
-        """The request's generation, or why it cannot be served by this model."""
+    def generations(self, key: int, request: CompletionRequest) -> list[Generation] | Refused:
+        """A generation for each text that the request is for, or why it cannot be served by this model."""
+        if problem := _wrong_counts(request):
+            return problem
         try:
             prompt = self._token_ids(request.prompt)
             params = _params(request)
-            text = AnswerText(self._tokenizer.detokenizer(), StopStrings(request.stop))
+            texts = [self._text(request) for _ in range(request.n)]
         except ValueError as wrong:
             return Refused(BAD_REQUEST, INVALID, str(wrong))
         if problem := self._problem(prompt, request.max_tokens):
             return problem
+        root, ids = self._cache_root(request.cache_salt), packed(prompt)
         end_ids = frozenset() if request.ignore_eos else self._model.eos_ids
-        order = Order(key, next(self._numbers), prompt, request.max_tokens, params, end_ids)
-        return Generation(order, text)
+        orders = (
+            Order(
+                key,
+                next(self._numbers),
+                prompt,
+                request.max_tokens,
+                params,
+                end_ids,
+                choice=choice,
+                sample=request.sample + choice,
+                cache_root=root,
+                packed_prompt=ids,
+            )
+            for choice in range(request.n)
+        )
+        return [Generation(order, text) for order, text in zip(orders, texts, strict=True)]
+
+    def _text(self, request: CompletionRequest) -> AnswerText:
+        return AnswerText(self._tokenizer.detokenizer(), StopStrings(request.stop))
+
+    def _cache_root(self, salt: str) -> bytes:
+        """Under what its K and V are found; nothing, where nothing is to be found."""
+        model, settings = self._model, self._settings
+        if not settings.prefix_cache or not model.fingerprint:
+            return b""
+        dtype, layout = str(model.dtype), str(settings.layout)
+        return CacheIdentity(model.fingerprint, dtype, layout, salt=salt).root
 
     def _token_ids(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         if not isinstance(prompt, str):
@@ -63,8 +96,6 @@ class Intake:
         if unknown is not None:
             sentence = f"prompt holds token {unknown}, and the model's tokens are 0 to {vocabulary - 1}"
             return Refused(BAD_REQUEST, INVALID, sentence)
-        if max_tokens < 1:
-            return Refused(BAD_REQUEST, INVALID, f"max_tokens is {max_tokens}, and must be at least 1")
         if len(prompt) + max_tokens > context:
             sentence = (
                 f"prompt has {len(prompt)} tokens and max_tokens is {max_tokens}: {len(prompt) + max_tokens} together, "
@@ -72,6 +103,19 @@ class Intake:
             )
             return Refused(BAD_REQUEST, TOO_LONG, sentence)
         return None
+
+
+def _wrong_counts(request: CompletionRequest) -> Refused | None:
+    bounds = (
+        ("max_tokens", request.max_tokens, 1, None),
+        ("n", request.n, 1, MOST_CHOICES),
+        ("sample", request.sample, 0, None),
+    )
+    for name, value, least, most in bounds:
+        if value < least or (most is not None and value > most):
+            limit = f"at least {least}" if most is None else f"{least} to {most}"
+            return Refused(BAD_REQUEST, INVALID, f"{name} is {value}, and must be {limit}")
+    return None
 
 
 def _params(request: CompletionRequest) -> SamplingParams:

@@ -45,14 +45,27 @@ class Roster:
         generation.move(Phase.OVER)
         generation.stripped()
 
+    def give_up(self, generation: Generation) -> None:
+        """It waits here no longer, and is not over."""
+        self.waiting.remove(generation)
+        generation.stripped()
+
+    def hand_over(self, generation: Generation) -> None:
+        """It runs, and goes on elsewhere."""
+        self.running.remove(generation)
+
+    def take_over(self, generation: Generation) -> None:
+        """It runs, and came from elsewhere."""
+        insort(self.running, generation, key=_age)
+
     def sort(self) -> None:
         """The device gave arrival numbers: everybody to the place of its age."""
         self.waiting.sort(key=_age)
         self.running.sort(key=_age)
 
-    def find(self, key: int) -> Generation | None:
-        """The one with this key, unless it is over."""
-        return next((g for g in self.all() if g.order.key == key), None)
+    def of(self, key: int) -> tuple[Generation, ...]:
+        """Those of the request with this key that are not over."""
+        return tuple(g for g in self.all() if g.order.key == key)
 
     def all(self) -> tuple[Generation, ...]:
         return (*self.running, *self.waiting)

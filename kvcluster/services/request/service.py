@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 
 from kvcluster.engine.sampling import next_tokens
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
-from kvcluster.services.port import DevicePort
-from kvcluster.services.request.desk import MemoryDesk
+from kvcluster.services.kv_port import KvPort
+from kvcluster.services.request.choices import Choices
 from kvcluster.services.request.generation import Generation
 from kvcluster.services.request.inbox import Cancelled, Inbox, Submitted
 from kvcluster.services.request.intake import Intake
+from kvcluster.services.request.moves import Moves
+from kvcluster.services.request.place import Place, open_places
 from kvcluster.services.request.schedule import Piece, plan_step
 from kvcluster.services.request.settings import RequestSettings
-from kvcluster.services.request.shared import Shared
 from kvcluster.services.request.statistics import RequestStatistics
 
 if TYPE_CHECKING:
@@ -31,15 +32,19 @@ if TYPE_CHECKING:
 def open_request_service(
     model: Model,
     tokenizer: Tokenizer,
-    port: DevicePort,
+    port: KvPort,
     settings: RequestSettings | None = None,
     *,
+    pages: KvPort | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> RequestService:
-    """A service that computes with `model` in memory of `port`'s device. The caller closes the port after it."""
-    shared = Shared(model.geometry, model.dtype, settings or RequestSettings())
-    desk = MemoryDesk(port, shared, clock=clock)
-    return RequestService(model, Intake(model, tokenizer), desk, shared, port=port, clock=clock)
+    """A service that computes with `model` in memory of `port`'s device, and in host `pages` where they are given.
+
+    The caller closes the ports after it.
+    """
+    chosen = settings or RequestSettings()
+    places, moves = open_places(model, chosen, port, pages, clock=clock)
+    return RequestService(model, Intake(model, tokenizer, chosen), places, moves=moves, clock=clock)
 
 
 class RequestService:
@@ -49,20 +54,20 @@ class RequestService:
         self,
         model: Model,
         intake: Intake,
-        desk: MemoryDesk,
-        shared: Shared,
+        places: Sequence[Place],
         *,
-        port: DevicePort,
+        moves: Moves | None,
         clock: Callable[[], float],
     ) -> None:
         self._model = model
         self._intake = intake
-        self._desk = desk
-        self._shared = shared
-        self._port = port
+        self._places = tuple(places)
+        self._moves = moves
+        self._tally = places[0].shared.tally
         self._clock = clock
         self._geometry = model.geometry
         self._inbox = Inbox()
+        self._choices = Choices()
         self._finished: list[tuple[int, Completion | Refused]] = []
         self._statistics = RequestStatistics()
 
@@ -93,11 +98,15 @@ class RequestService:
             DeviceUnreachable, SessionEnded, StaleEpoch: the session is of no more use. Close, and start another.
         """
         heard = self._hear()
-        self._desk.boundary()
+        for place in self._places:
+            place.desk.boundary()
+        if self._moves:
+            self._moves.come_back()
         pieces = self._plan()
-        waited = not pieces and self._desk.in_flight
+        waited = not pieces and any(place.desk.in_flight for place in self._places)
         if waited:
-            self._desk.settle()
+            for place in self._places:
+                place.desk.settle()
             pieces = self._plan()
         self._answer_decided()
         if pieces:
@@ -107,9 +116,10 @@ class RequestService:
 
     def wait(self, timeout_s: float) -> None:
         """Return when `step` has something to do, at the latest after `timeout_s`."""
-        if self._desk.in_flight or self._plan():
+        if any(place.desk.in_flight for place in self._places) or self._plan():
             return
-        self._inbox.wait(min(timeout_s, max(0.0, self._desk.due_at() - self._clock())))
+        due_at = min(place.desk.due_at() for place in self._places)
+        self._inbox.wait(min(timeout_s, max(0.0, due_at - self._clock())))
 
     def finished(self) -> list[tuple[int, Completion | Refused]]:
         """Answers since the last call, by key, in the order in which they were ready."""
@@ -122,9 +132,10 @@ class RequestService:
         Raises:
             DeviceUnreachable: the device is gone; what it had of this session it takes back by itself.
         """
-        for generation in self._shared.roster.all():
-            self._leave(generation)
-        self._desk.close()
+        for place in self._places:
+            for generation in place.shared.roster.all():
+                self._leave(place, generation)
+            place.desk.close()
         self._note()
 
     # --- the parts of a step --------------------------------------------------------------------------------------
@@ -137,19 +148,29 @@ class RequestService:
                 case Submitted(key, request):
                     self._take_in(key, request)
                 case Cancelled(key):
-                    if generation := self._shared.roster.find(key):
-                        self._leave(generation)
+                    self._cancel(key)
         return bool(news)
 
     def _take_in(self, key: int, request: CompletionRequest) -> None:
-        made = self._intake.generation(key, request)
+        made = self._intake.generations(key, request)
         if isinstance(made, Refused):
             self._answer(key, made)
-        else:
-            self._shared.roster.join(made)
+            return
+        self._choices.expect(key, len(made))
+        for generation in made:
+            self._places[0].shared.roster.join(generation)
+
+    def _cancel(self, key: int) -> None:
+        """Whatever goes on for this key ends without an answer."""
+        for place in self._places:
+            for generation in place.shared.roster.of(key):
+                self._leave(place, generation)
+        self._choices.forget(key)
+        self._inbox.over(key)
 
     def _plan(self) -> tuple[Piece, ...]:
-        return plan_step(self._shared.roster.running, self._shared.settings)
+        running = [generation for place in self._places for generation in place.shared.roster.running]
+        return plan_step(running, self._places[0].shared.settings)
 
     def _compute(self, pieces: Sequence[Piece]) -> None:
         logits = self._model.forward([piece.slice() for piece in pieces])
@@ -161,40 +182,56 @@ class RequestService:
             return
         orders = [generation.order.params for generation in sampling]
         chosen = next_tokens(logits, orders, [generation.draw_key for generation in sampling])
-        self._shared.tally.add(generated_tokens=len(sampling))
+        self._tally.add(generated_tokens=len(sampling))
         for generation, token_id in zip(sampling, chosen, strict=True):
             self._extend(generation, token_id)
 
     def _extend(self, generation: Generation, token_id: int) -> None:
         generation.take(token_id)
-        if generation.finish_reason:
-            self._leave(generation)
-            self._answer(generation.order.key, generation.completion())
+        if generation.finish_reason is None:
+            return
+        self._leave(self._place_of(generation), generation)
+        order = generation.order
+        if answer := self._choices.take(order.key, order.choice, generation.completion()):
+            self._answer(order.key, answer)
 
     def _answer_decided(self) -> None:
-        for answered in self._desk.drain_answered():
-            self._answer(answered.generation.order.key, answered.outcome)
+        """What the owners of memory decided. A request of which one text is refused is refused."""
+        for place in self._places:
+            for answered in place.desk.drain_answered():
+                key = answered.generation.order.key
+                if self._choices.is_expected(key):
+                    self._cancel(key)
+                    self._answer(key, answered.outcome)
 
     def _answer(self, key: int, outcome: Completion | Refused) -> None:
-        self._shared.tally.add(requests_done=1)
+        self._tally.add(requests_done=1)
         self._finished.append((key, outcome))
         self._inbox.over(key)
 
-    def _leave(self, generation: Generation) -> None:
-        self._shared.roster.leave(generation)
-        self._shared.part(generation)
-        self._inbox.over(generation.order.key)
+    def _place_of(self, generation: Generation) -> Place:
+        return next(place for place in self._places if generation in place.shared.roster.running)
+
+    def _leave(self, place: Place, generation: Generation) -> None:
+        place.shared.part(generation)
+        place.shared.roster.leave(generation)
 
     def _count_step(self) -> None:
-        running = self._shared.roster.running
-        self._shared.tally.stepped(
-            reserved_bytes=self._shared.reserved_bytes,
+        """What is shared counts for nobody: see `statistics`."""
+        shares = [place.shared for place in self._places]
+        running = [generation for shared in shares for generation in shared.roster.running]
+        self._tally.stepped(
+            reserved_bytes=sum(shared.reserved_bytes for shared in shares),
             committed_bytes=sum(generation.committed_bytes for generation in running),
-            live_bytes=sum(self._geometry.live_bytes(generation.held) for generation in running),
+            live_bytes=sum(
+                max(0, self._geometry.live_bytes(generation.held) - generation.shared_bytes) for generation in running
+            ),
         )
 
     def _note(self) -> None:
-        roster = self._shared.roster
-        self._statistics = self._shared.tally.snapshot(
-            self._port, waiting=len(roster.waiting), running=len(roster.running)
+        rosters = [place.shared.roster for place in self._places]
+        self._statistics = self._tally.snapshot(
+            [place.port for place in self._places],
+            waiting=sum(len(roster.waiting) for roster in rosters),
+            running=sum(len(roster.running) for roster in rosters),
         )

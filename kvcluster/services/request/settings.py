@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from kvcluster.geometry.layout import Layout
@@ -11,12 +12,22 @@ if TYPE_CHECKING:
     from kvcluster.config import Settings
 
 
+class Fallback(StrEnum):
+    """What becomes of a request that the device refuses."""
+
+    WAIT = "wait"  # for the device
+    HOST = "host"  # it is served from host pages
+    REFUSE = "refuse"  # its caller is told when to come back
+
+
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
     """`margin_steps` is how many tokens ahead memory is committed; `most_tries` bounds a failing device's retries.
 
     `quarantine_wait_s` is how long a request waits for memory that only the end of some process can bring back; None
-    is twice the device's lease.
+    is twice the device's lease. With `prefix_cache` what was computed is kept for requests that begin alike, until the
+    memory is needed; requests that run together share what spares one of them `least_shared_tokens` or more, because
+    sharing takes its owner two or three steps.
     """
 
     layout: Layout = Layout.TOKEN_MAJOR
@@ -27,9 +38,18 @@ class RequestSettings:
     most_tries: int = 3
     try_again_s: float = 0.1
     quarantine_wait_s: float | None = None
+    prefix_cache: bool = True
+    least_shared_tokens: int = 64
+    fallback: Fallback = Fallback.WAIT
 
     def __post_init__(self) -> None:
-        counts = (self.max_num_seqs, self.prefill_chunk_tokens, self.margin_steps, self.most_tries)
+        counts = (
+            self.max_num_seqs,
+            self.prefill_chunk_tokens,
+            self.margin_steps,
+            self.most_tries,
+            self.least_shared_tokens,
+        )
         if min(counts) < 1 or min(self.try_again_s, self.quarantine_wait_s or 0.0) < 0:
             raise ValueError(f"every setting of {self} is at least 1, and no time is negative")
         if self.max_num_batched_tokens < self.max_num_seqs:
@@ -47,4 +67,6 @@ def request_settings(settings: Settings) -> RequestSettings:
         max_num_batched_tokens=settings.max_num_batched_tokens,
         prefill_chunk_tokens=settings.prefill_chunk_tokens,
         margin_steps=settings.margin_steps,
+        prefix_cache=settings.prefix_cache == "on",
+        fallback=Fallback(settings.fallback),
     )

@@ -1,16 +1,27 @@
-"""What the parts of one request service share: who is there, whose memory is whose, and what is on its way back."""
+"""What the parts of one place share: who is there, whose memory is whose, and what is on its way back.
+
+A place is where memory comes from: a device, or host pages. A service has one or two, and a generation is in one at a
+time.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvcluster.geometry.model import KvGeometry
+from kvcluster.geometry.residency import Shape
+from kvcluster.index.token_chain import packed
+from kvcluster.services.asks import End
+from kvcluster.services.kv_port import KvMemory
 from kvcluster.services.request.generation import Generation
+from kvcluster.services.request.publications import Publications
 from kvcluster.services.request.roster import Roster
 from kvcluster.services.request.settings import RequestSettings
 from kvcluster.services.request.statistics import Tally
-from kvcluster.services.sequence import SequenceMemory
+from kvcluster.services.request.targets import Worth
+from kvcluster.services.sequence import SequenceSpec
 
 if TYPE_CHECKING:
     import torch
@@ -18,26 +29,91 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Shared:
-    """One service's state but for the frame in flight. `ending` are memories that are to be given back."""
+    """One place's state but for the frame in flight. `ending` are memories that are to be given back.
+
+    `tally` and `rosters` are those of all places of the service. `elsewhere` is the place of what this one refuses, and
+    `flee` takes there what is preempted here, with what it computed.
+    """
 
     geometry: KvGeometry
     dtype: torch.dtype
     settings: RequestSettings
+    shape: Shape
     reserved_bytes: int = 0  # address of the memories that have an owner
     roster: Roster = field(default_factory=Roster)
+    rosters: Sequence[Roster] = ()
     tally: Tally = field(default_factory=Tally)
-    owners: dict[SequenceMemory, Generation] = field(default_factory=dict)
-    ending: list[SequenceMemory] = field(default_factory=list)
+    worth: Worth = field(init=False)
+    owners: dict[KvMemory, Generation] = field(default_factory=dict)
+    publications: Publications = field(default_factory=Publications)
+    ending: list[End] = field(default_factory=list)
+    elsewhere: Shared | None = None
+    flee: Callable[[Generation], End | None] | None = None
 
-    def own(self, generation: Generation, memory: SequenceMemory) -> None:
+    def __post_init__(self) -> None:
+        self.worth = Worth(self.shape, self.settings.least_shared_tokens)
+
+    @property
+    def free_seats(self) -> int:
+        """How many more generations may run."""
+        return self.settings.max_num_seqs - sum(len(roster.running) for roster in self.rosters or (self.roster,))
+
+    def own(self, generation: Generation, memory: KvMemory) -> None:
         generation.memory = memory
         self.owners[memory] = generation
         self.reserved_bytes += memory.reserved_bytes
 
+    def spec_of(self, generation: Generation) -> SequenceSpec:
+        """The memory that it needs."""
+        order = generation.order
+        return SequenceSpec(
+            self.geometry,
+            self.settings.layout,
+            order.total_tokens,
+            after=generation.former,
+            chunk_tokens=self.settings.prefill_chunk_tokens,
+            shareable_tokens=len(generation.tokens) if order.cache_root else 0,
+            cache_root=order.cache_root,
+        )
+
     def part(self, generation: Generation) -> None:
-        """Its memory goes back with the next frame."""
-        memory = generation.leave_memory()
+        """Its memory goes back with the next frame; what it computed stays for others, where the cache is on."""
+        if generation.memory is not None:
+            self.ending.append(self.release(generation))
+
+    def release(self, generation: Generation) -> End:
+        """The end of its memory, with what stays of it for others; it has none from now on.
+
+        One that reached a target with its last token is shared before it ends, where rings keep nothing else of it.
+        """
+        memory = generation.memory
+        assert memory is not None
+        may_stay = generation.order.cache_root and generation.is_whole
+        held = min(generation.held, memory.tokens) if may_stay else 0
+        target = generation.targets.reached(held) if self.shape.has_rings and generation.named else 0
+        if target and memory not in self.publications:
+            self.publications.begin(memory, memory.publication(target, written=held))
+        end = End(memory, held, packed(generation.tokens[generation.named : held]))
+        self._disown(generation)
+        return end
+
+    def discard(self, generation: Generation) -> None:
+        """Its memory goes back with the next frame, and nothing of it is to be used again."""
+        memory = generation.memory
         if memory is not None:
-            del self.owners[memory]
-            self.reserved_bytes -= memory.reserved_bytes
-            self.ending.append(memory)
+            self.publications.forget(memory)
+            self._disown(generation)
+            self.ending.append(End(memory))
+
+    def move(self, generation: Generation, to: Shared) -> None:
+        """One that waits, waits in another place from now on."""
+        self.discard(generation)
+        self.roster.give_up(generation)
+        generation.move_away()
+        to.roster.join(generation)
+
+    def _disown(self, generation: Generation) -> None:
+        memory = generation.leave_memory()
+        assert memory is not None
+        del self.owners[memory]
+        self.reserved_bytes -= memory.reserved_bytes

@@ -1,21 +1,26 @@
 """What one request service did so far: counted in the service's thread, read as a frozen value.
 
 Ratios are ratios of sums over steps, so that a long sequence counts for as long as it lived. Committed bytes include
-the margin; live bytes are those of tokens whose K and V are written.
+the margin; live bytes are those of tokens whose K and V are written. Neither counts what is shared: it is paid once,
+and not by who reads it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kvcluster.services.port import DevicePort
+from kvcluster.services.kv_port import KvPort
 
 
 @dataclass(frozen=True, slots=True)
 class RequestStatistics:
     """One moment. A control message is a frame or its reply; redemptions are apart.
 
-    `requests_done` counts answers of both kinds, `refusals` the device's refusals for lack of budget.
+    `requests_done` counts answers of both kinds, `refusals` the device's refusals for lack of budget. `lookups` are
+    admissions that looked for what others computed, `hit_tokens` what they found of it; `publications` are what was
+    shared before its owner ended. `fallbacks` went from the device to host pages before they began, `moves` between
+    the two with what they had computed.
     `quarantined_bytes` could not be unmapped when they were to be given back: only this process's end frees them.
     `driver_calls` are those of the client's driver, which in a LocalDevice is the device's too.
     """
@@ -26,6 +31,11 @@ class RequestStatistics:
     steps_that_grew: int = 0
     preemptions: int = 0
     refusals: int = 0
+    lookups: int = 0
+    hit_tokens: int = 0
+    publications: int = 0
+    fallbacks: int = 0
+    moves: int = 0
     quarantined_bytes: int = 0
     control_messages: int = 0
     redemptions: int = 0
@@ -69,13 +79,13 @@ class Tally:
             peak_live_bytes=max(self._so_far.peak_live_bytes, live_bytes),
         )
 
-    def snapshot(self, port: DevicePort, *, waiting: int, running: int) -> RequestStatistics:
+    def snapshot(self, ports: Sequence[KvPort], *, waiting: int, running: int) -> RequestStatistics:
         return replace(
             self._so_far,
-            control_messages=port.traffic.control_messages,
-            redemptions=port.traffic.redemptions,
-            quarantined_bytes=port.quarantined_bytes,
-            driver_calls=sum(port.driver.calls().values()),
+            control_messages=sum(port.traffic.control_messages for port in ports),
+            redemptions=sum(port.traffic.redemptions for port in ports),
+            quarantined_bytes=sum(port.quarantined_bytes for port in ports),
+            driver_calls=sum(port.driver_calls for port in ports),
             waiting=waiting,
             running=running,
         )

@@ -4,6 +4,9 @@ First the younger requests of the same actor lose their memory, youngest first. 
 them freed nothing, a request waits while it holds memory only if it is the oldest on the device; any other gives
 everything back. So no two requests ever wait for each other, on one actor or on several. One that wants more than
 the quarantine leaves gives everything back at once: nobody can help it by giving anything up, and it helps the others.
+
+A prefix that it joined may keep more memory than it reads, from itself too. So the oldest gives everything back when it
+has asked so often in vain, and begins again without looking for any.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from dataclasses import dataclass
 
 from kvcluster.errors import OutOfBudget
 from kvcluster.services.request.generation import Generation
+
+MOST_IN_VAIN = 8  # asks: some seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,12 @@ class GiveBack:
     """Give all of its own memory back, and queue again."""
 
 
-Remedy = Preempt | Wait | GiveBack
+@dataclass(frozen=True, slots=True)
+class StartOver:
+    """Give all of it back, and begin again without what others computed."""
+
+
+Remedy = Preempt | Wait | GiveBack | StartOver
 
 
 def remedy(refused: Generation, refusal: OutOfBudget, running: Sequence[Generation]) -> Remedy:
@@ -42,15 +52,20 @@ def remedy(refused: Generation, refusal: OutOfBudget, running: Sequence[Generati
     younger = [] if refused.preempted_in_vain else [g for g in reversed(running) if g.arrival > refused.arrival]
     if victims := enough(younger, refusal.need - refusal.free):
         return Preempt(victims)
-    return Wait() if refusal.oldest_arrival == refused.arrival else GiveBack()
+    if refusal.oldest_arrival != refused.arrival:
+        return GiveBack()
+    return StartOver() if refused.joined and refused.back_off.in_vain >= MOST_IN_VAIN else Wait()
 
 
 def enough(younger: Sequence[Generation], missing_bytes: int) -> tuple[Generation, ...]:
-    """The first of `younger` that together hold `missing_bytes`, at least one; all, where they hold less."""
+    """The first of `younger` that together hold `missing_bytes`, at least one; all, where they hold less.
+
+    What one shares counts: without it the memory may be nobody's, and can be had.
+    """
     victims: list[Generation] = []
     for generation in younger:
         if victims and missing_bytes <= 0:
             break
         victims.append(generation)
-        missing_bytes -= generation.committed_bytes
+        missing_bytes -= generation.held_bytes
     return tuple(victims)

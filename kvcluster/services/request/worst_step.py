@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvcluster.services.completion import CompletionRequest
 from kvcluster.services.port import DevicePort
 from kvcluster.services.request.service import open_request_service
-from kvcluster.services.request.settings import RequestSettings
+from kvcluster.services.request.settings import Fallback, RequestSettings
 
 if TYPE_CHECKING:
     from kvcluster.engine.model import Model
@@ -37,7 +38,8 @@ def run_worst_step(
     Raises:
         DeviceUnreachable, SessionEnded, StaleEpoch: the session is of no more use. Whatever the model raises.
     """
-    service = open_request_service(model, tokenizer, port, settings, clock=clock)
+    alone = replace(settings, prefix_cache=False, fallback=Fallback.WAIT)  # equal prompts, and each computed in full
+    service = open_request_service(model, tokenizer, port, alone, clock=clock)
     try:
         waiting, over_at = 0, clock() + MOST_S
         for key, tokens in enumerate(prompt_lengths(settings, model.context_tokens)):

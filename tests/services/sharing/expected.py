@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from kvcluster.budget.quotas import Quotas
 from kvcluster.errors import NeverFits, NotAllowed, OutOfBudget
 from kvcluster.geometry.windows import Window, windows_of
-from kvcluster.ids import WindowRun
 from kvcluster.wire import messages as wire
 from tests.services.device_world import GRANULE, Client, Device, DeviceWorld
 from tests.services.sharing.parts import (
@@ -22,6 +21,10 @@ from tests.services.sharing.parts import (
     Prefix,
     all_windows,
     chain_of,
+    common,
+    may_join,
+    run_of,
+    serves,
     straddles,
 )
 
@@ -43,6 +46,8 @@ class Expected(RuleBasedStateMachine):
         self.capacity = CAPACITY
         self.waiting: dict[Mine, int] = {}  # granules that it was refused, while it has none
         self.arrived = 0
+        self.computed: dict[tuple[str, bytes, tuple[int, ...]], set[Mine]] = {}  # who had these tokens
+        self.claimed: dict[tuple[str, bytes, tuple[int, ...]], Mine] = {}  # who is to publish them
 
     def released(self, mine: Mine, gone: set[Window], outcome: str) -> None:
         mine.own -= gone
@@ -54,7 +59,7 @@ class Expected(RuleBasedStateMachine):
 
     def committed(self, mine: Mine, runs: tuple[wire.Run, ...], missing: set[Window]) -> None:
         """The newest handles of the last ticket back these runs, in order."""
-        new = list(windows_of(WindowRun(r.group, r.fragment, r.start, r.count) for r in runs))
+        new = list(windows_of(map(run_of, runs)))
         assert set(new) == missing
         mine.own |= missing
         handles = self.world.service.handles(mine.client.session, mine.client.seq) if missing else ()
@@ -78,11 +83,8 @@ class Expected(RuleBasedStateMachine):
         inside = prefix.whole(mine.shape.shared_windows(amount))
         assert joined.tokens == mine.shape.reusable_tokens(inside, min(amount, prefix.tokens)) < amount
         assert joined.tokens > 0
-        runs = {WindowRun(r.group, r.fragment, r.start, r.count) for r in joined.runs}
-        assert runs == set(mine.shape.runs((0,) * len(inside), inside))
-        prefix.users.add(mine)
-        mine.uses.append((prefix, inside))
-        self.waiting.pop(mine, None)
+        assert set(map(run_of, joined.runs)) == set(mine.shape.runs((0,) * len(inside), inside))
+        self.uses(mine, prefix, inside)
 
     def refused(
         self,
@@ -177,6 +179,7 @@ class Expected(RuleBasedStateMachine):
             self.quarantine[mine.client] = self.quarantine.get(mine.client, 0) + len(mine.own - own)
         self.requests.remove(mine)
         self.waiting.pop(mine, None)
+        self.claimed = {key: claimer for key, claimer in self.claimed.items() if claimer is not mine}
 
     def retained(
         self,
@@ -186,16 +189,19 @@ class Expected(RuleBasedStateMachine):
         kept: list[tuple[Prefix, tuple[int, ...]]],
         number: int | None,
     ) -> None:
+        limit = mine.shape.shared_windows(retain)
         parent, base = kept[0] if kept else (None, (0,) * len(mine.shape.groups))
         windows = tuple(self.reach(mine, own, g, start) for g, start in enumerate(base))
         is_of_use = mine.shape.reusable_tokens(windows, retain) > 0 if retain else False
         expected = retain > 0 and not mine.shape.has_rings and windows != base and is_of_use
-        if not expected:
+        tokens = retain if windows == limit else mine.shape.reusable_tokens(windows, retain)
+        if not expected or self.alike(mine, tokens, windows):
             assert number == (parent.number if parent else None)
         else:
             assert number
             assert number not in self.prefixes
-            prefix = Prefix(number, mine.client.tenant, mine.shape, retain, windows, base, parent, is_kept=True)
+            prefix = Prefix(number, mine.client.tenant, mine.shape, tokens, windows, base, parent, is_kept=True)
+            self.listed(mine, prefix)
             prefix.pieces = {mine.piece_of[window] for window in all_windows(mine.shape, base, windows)}
             self.prefixes[number] = prefix
 
@@ -204,6 +210,57 @@ class Expected(RuleBasedStateMachine):
         while all(Window(group, fragment, stop) in own for fragment in range(mine.shape.groups[group].fragments)):
             stop += 1
         return next(count for count in range(stop, start - 1, -1) if not straddles(pieces, group, count))
+
+    def alike(self, mine: Mine, tokens: int, windows: tuple[int, ...]) -> bool:
+        """Whether what it would share can be found already."""
+        is_named = mine.root and len(mine.ids) >= tokens
+        return bool(is_named) and any(serves(mine, prefix, tokens, windows) for prefix in self.listed_for(mine))
+
+    def listed(self, mine: Mine, prefix: Prefix) -> None:
+        """It is found from now on, where its tokens were named."""
+        if mine.root and len(mine.ids) >= prefix.tokens:
+            prefix.ids, prefix.root, prefix.is_kept = mine.ids[: prefix.tokens], mine.root, True
+
+    def listed_for(self, mine: Mine) -> list[Prefix]:
+        """What the request may find."""
+        return [p for p in self.prefixes.values() if p.ids and (p.tenant, p.root, p.shape) == mine.place]
+
+    def found(self, mine: Mine, found: wire.Found) -> Prefix | None:
+        """The longest of what it may find, and what it is to publish; it uses it now."""
+        may = {p: common(p.ids, mine.ids) for p in self.listed_for(mine) if mine.root}
+        may = {prefix: equal for prefix, equal in may.items() if may_join(mine, prefix, equal)}
+        prefix = self.prefixes.get(found.prefix)
+        covered = may[prefix] if prefix else 0
+        if not self.has_failed("seal"):
+            assert covered == max(may.values(), default=0)
+        assert found.known == self.known(mine, covered)
+        if not prefix:
+            assert found == wire.Found(known=found.known)
+            return None
+        inside = prefix.whole(mine.shape.shared_windows(covered))
+        most = min(covered, prefix.tokens) if mine.shape.has_rings else len(mine.ids)
+        assert 0 < found.tokens == mine.shape.reusable_tokens(inside, most) <= covered
+        assert set(map(run_of, found.runs)) == set(mine.shape.runs((0,) * len(inside), inside))
+        self.uses(mine, prefix, inside)
+        return prefix
+
+    def known(self, mine: Mine, covered: int) -> int:
+        """What others had of its tokens, if it is the one to publish it; and it has them too from now on."""
+        self.claimed = {key: claimer for key, claimer in self.claimed.items() if claimer is not mine}
+        if not mine.root or not mine.shape.has_rings:
+            return covered
+        known = 0
+        for stop in range(16, len(mine.ids) + 1, 16):
+            by = self.computed.setdefault((mine.client.tenant, mine.root, mine.ids[:stop]), set())
+            known += 16 * (known == stop - 16 and bool(by - {mine}))
+            by.add(mine)
+        key = mine.client.tenant, mine.root, mine.ids[:known]
+        return known if known > covered and self.claimed.setdefault(key, mine) is mine else covered
+
+    def uses(self, mine: Mine, prefix: Prefix, windows: tuple[int, ...]) -> None:
+        prefix.users.add(mine)
+        mine.uses.append((prefix, windows))
+        self.waiting.pop(mine, None)
 
     def died(self, client: Client) -> None:
         self.quarantine.pop(client, None)
@@ -280,6 +337,11 @@ class Expected(RuleBasedStateMachine):
             number: (len(prefix.users), len({ghost.session for ghost in prefix.ghosts}))
             for number, prefix in self.prefixes.items()
         }
+
+    @invariant()
+    def those_are_found_whose_tokens_were_named(self) -> None:
+        listed = [prefix for prefix in self.prefixes.values() if prefix.ids]
+        assert self.world.service.statistics().listed_prefixes == len(listed)
 
     @invariant()
     def those_run_that_hold_or_share_something(self) -> None:

@@ -32,6 +32,8 @@ class Prefix:
     ghosts: set[Client] = field(default_factory=set)
     owner: Mine | None = None  # until it is sealed
     is_kept: bool = False
+    ids: tuple[int, ...] = ()  # by which it is found
+    root: bytes = b""
     pieces: set[Piece] = field(default_factory=set)  # what lies beyond its parent's
 
     @property
@@ -59,6 +61,13 @@ class Mine:
     uses: list[tuple[Prefix, tuple[int, ...]]] = field(default_factory=list)
     writing: Prefix | None = None
     is_broken: bool = False
+    root: bytes = b""
+    ids: tuple[int, ...] = ()  # that it has named
+
+    @property
+    def place(self) -> tuple[str, bytes, Shape]:
+        """Where its tokens are found."""
+        return self.client.tenant, self.root, self.shape
 
     @property
     def is_running(self) -> bool:
@@ -103,6 +112,10 @@ def wire_run(run: WindowRun) -> wire.Run:
     return wire.Run(group=run.group, fragment=run.fragment, start=run.start, count=run.count)
 
 
+def run_of(run: wire.Run) -> WindowRun:
+    return WindowRun(run.group, run.fragment, run.start, run.count)
+
+
 def may_join(mine: Mine, prefix: Prefix, amount: int) -> bool:
     """Whether it is sealed, one's own tenant's and of one's own shape, and something of it lies inside."""
     if prefix.owner or (prefix.tenant, prefix.shape) != (mine.client.tenant, mine.shape):
@@ -112,3 +125,19 @@ def may_join(mine: Mine, prefix: Prefix, amount: int) -> bool:
     if mine.shape.has_rings and (inside != prefix.windows or amount <= boundary):
         return False
     return mine.shape.reusable_tokens(inside, min(amount, prefix.tokens)) > 0
+
+
+def ids_of(family: int, count: int) -> tuple[int, ...]:
+    """Tokens of one of a few prompts that begin alike: with families 0 and 1, for 37 tokens."""
+    return tuple(n if n < 37 * (family != 2) else 1000 * family + n for n in range(count))
+
+
+def common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def serves(mine: Mine, prefix: Prefix, tokens: int, windows: tuple[int, ...]) -> bool:
+    """Whether it is found, and gives whoever has its first `tokens` tokens so many windows."""
+    if prefix.ids[:tokens] != mine.ids[:tokens] or len(prefix.ids) < tokens or not may_join(mine, prefix, tokens):
+        return False
+    return all(map(int.__ge__, prefix.whole(mine.shape.shared_windows(tokens)), windows))

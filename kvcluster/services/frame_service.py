@@ -1,0 +1,179 @@
+"""What every owner of memory serves: sessions, frames executed once and answered the same ever after, and pushes.
+
+One lock: a frame, a socket event and a look at the figures each hold it for their whole duration, and nothing waits for
+a client under it. After an act that broke off in the middle nothing is executed any more (`services.turns`).
+Whatever may call a driver is a patient operation (`driver.passages`), from before the lock: while a graph is captured
+in this process it waits, holding nothing, and is never refused: it comes unasked, or from clients that know of no
+capture. Only the capturing thread itself is (DriverError, EBUSY; nothing changed): it would wait for itself.
+
+A device (`services.device`) and host pages (`services.pages.service`) are the two owners. Frames come from Ray or from
+a device in the same process; hello, redemption and the end of a client come from the attach socket
+(`attach.server.SessionEvents`). Who is a client, and how one ends, is in `services.clients`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+from kvcluster.driver.gate import patient_operation
+from kvcluster.errors import InvariantBroken, KvClusterError, StaleEpoch
+from kvcluster.failpoints import Failpoint, reach
+from kvcluster.ids import RequestId
+from kvcluster.services.clients import Clients, Owner
+from kvcluster.services.device_settings import DeviceSettings
+from kvcluster.services.handing import settled
+from kvcluster.services.sessions import Session
+from kvcluster.services.tickets import Share
+from kvcluster.services.turns import Turns
+from kvcluster.services.work import Work
+from kvcluster.wire import messages as wire
+from kvcluster.wire.codec import decode_frame, encode, groups
+from kvcluster.wire.faults import fault_of
+
+
+class Performer(Protocol):
+    def perform(self, request: RequestId, ops: Sequence[wire.Operation], work: Work) -> tuple[wire.GroupResult, Work]:
+        """One group, whole or not at all: the result, and the work that is kept of it."""
+
+
+class FrameService:
+    """Of one owner. Its methods may be called from any thread."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        performer: Performer,
+        settings: DeviceSettings,
+        *,
+        welcome: Callable[[], wire.Welcome],
+        clock: Callable[[], float],
+    ) -> None:
+        self._performer = performer
+        self._settings = settings
+        self._clock = clock
+        self._turns = Turns()
+        self._clients = Clients(owner, settings, welcome=welcome, clock=clock)
+        self._frames = 0
+
+    # --- frames ---------------------------------------------------------------------------------------------------
+
+    @patient_operation
+    def frame(self, data: bytes) -> bytes:
+        """Execute one frame, or answer it as it was answered before.
+
+        Raises:
+            BadFrame: not a frame of ours. Nothing was executed.
+            InvariantBroken: our bug, of this frame or an earlier one: whatever is sent from now on, this frame again
+                included, is not executed. The caller stops the process. So with any other error.
+        """
+        frame = decode_frame(data)
+        with self._act():
+            try:
+                stored = self._admitted(frame).answered(frame.seq, frame.ack)
+            except KvClusterError as refusal:
+                return encode(self._reply(frame, fault=fault_of(refusal)))
+            if stored is None:
+                stored = self._executed(frame)
+            reach(Failpoint.DEVICE_STORED)
+            return stored
+
+    def _admitted(self, frame: wire.Frame) -> Session:
+        if frame.epoch != self._settings.epoch:
+            raise StaleEpoch(sent=frame.epoch, current=self._settings.epoch)
+        return self._clients.find(frame.session)
+
+    def _executed(self, frame: wire.Frame) -> bytes:
+        try:
+            return self._execute(frame)
+        except KvClusterError as stray:  # refusals are results: this one came after something was kept
+            raise InvariantBroken(sentence=f"a frame broke off: {type(stray).__name__}: {stray}") from stray
+
+    def _execute(self, frame: wire.Frame) -> bytes:
+        session = self._clients.find(frame.session)
+        shares: list[Share] = []
+        results: list[wire.GroupResult] = []
+        runs_left = self._settings.most_runs
+        for ops in groups(frame):
+            request = RequestId(frame.session, ops[0].request.number, ops[0].request.generation)
+            result, work = self._performer.perform(request, ops, Work(runs_left, session.known))
+            results.append(result)
+            runs_left -= work.runs_named
+            shares += settled(session, request, work)
+        reply = encode(self._reply(frame, results=tuple(results)))
+        session.store(frame.seq, reply, shares)
+        self._frames += 1
+        self._executed_one()
+        return reply
+
+    def _executed_one(self) -> None:
+        """For who counts something after each frame."""
+
+    def _reply(
+        self, frame: wire.Frame, results: tuple[wire.GroupResult, ...] = (), fault: wire.Fault | None = None
+    ) -> wire.Reply:
+        epoch = self._settings.epoch
+        return wire.Reply(session=frame.session, seq=frame.seq, epoch=epoch, results=results, fault=fault)
+
+    # --- clients: attach.server.SessionEvents, but for redemptions -------------------------------------------------
+
+    def hello(self, hello: wire.Hello, *, pid: int) -> wire.Welcome:
+        """A client is here, in process `pid`.
+
+        Raises:
+            DeviceUnreachable: the owner is leaving: find it again, or make a new one. Nothing changed.
+            NotAllowed: there was a session of this name; a name is used once. Nothing changed.
+        """
+        with self._turns:
+            return self._clients.hello(hello, pid=pid)
+
+    def heartbeat(self, session: str) -> None:
+        with self._turns:
+            self._clients.heard(session)
+
+    @patient_operation
+    def disconnected(self, session: str) -> None:
+        """The connection ended. The process may live on: what it has is quarantined."""
+        with self._act():
+            self._clients.disconnected(session)
+
+    @patient_operation
+    def gone(self, session: str) -> None:
+        """The process is dead: what it had is free."""
+        with self._act():
+            self._clients.gone(session)
+
+    def close_if_idle(self, seconds: float) -> bool:
+        """Close, if there was no session for so long; whether it was. Whoever says hello afterwards is refused."""
+        with self._turns:
+            if self._clients.sessions or self._clients.idle_s < seconds:
+                return False
+            self._clients.is_leaving = True
+            return True
+
+    # --- pushes ---------------------------------------------------------------------------------------------------
+
+    @property
+    def has_pushes(self) -> bool:
+        """Whether somebody is to be told something. Takes no lock."""
+        return self._clients.pushes.has_any
+
+    def pushes(self, session: str) -> tuple[wire.Push, ...]:
+        """What this session is to be told unasked, once; nothing for one that is not known."""
+        with self._turns.looking:
+            return self._clients.pushes.drain(session)
+
+    def all_pushes(self) -> tuple[tuple[str, wire.Push], ...]:
+        """The same for every session. Takes no lock where there is nothing."""
+        if not self._clients.pushes.has_any:
+            return ()
+        with self._turns.looking:
+            return self._clients.pushes.drain_all()
+
+    @contextmanager
+    def _act(self) -> Iterator[None]:
+        """A turn after which there may be something to tell."""
+        with self._turns:
+            yield
+            self._clients.collect_pushes()

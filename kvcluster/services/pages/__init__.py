@@ -1,0 +1,1 @@
+"""Host pages as an owner of memory: sequences of many clients over one pool, with fork and copy-on-write."""

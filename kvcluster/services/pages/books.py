@@ -1,0 +1,211 @@
+"""Whose blocks are whose: counts, ledger, index and retention of one pool of host pages, and each way a block goes.
+
+    free -> granted -> a request's own -> shared by several, or found by others -> retained, when nobody uses it -> free
+
+What a sequence may write is its own. A block that is shared stands in the account `prefix` of its tenant while anybody
+uses it, and in `retained` while only the index knows it; the last of a fork's to write into its block has that as its
+own again. A block that a client may still write to, though it gave it back or is gone, is in quarantine until its
+process has ended. Each change of counts is one posting, so that free + granted is at all times what the pool has free.
+
+Whoever has a listed block in its table has all that come before it (`index.block_index`): so what nobody uses is
+followed by nothing that somebody does, and of what is retained all can be evicted, the last of a chain first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from kvcluster.budget.eviction import Evictable, Guard
+from kvcluster.budget.governor import Governor
+from kvcluster.budget.ledger import FREE, RETAINED, Account, Ledger, account_of
+from kvcluster.index.block_index import BlockIndex
+from kvcluster.index.retention import Retention
+from kvcluster.index.token_chain import ID_BYTES
+from kvcluster.paged.block_table import BlockTables
+from kvcluster.paged.counts import BlockCounts
+from kvcluster.services.device_settings import MemorySettings
+from kvcluster.services.pages.sequence_table import SequenceTable
+
+PAGES = "pages"
+
+
+class PageBooks:
+    """Of one pool. Also the governor's evictor."""
+
+    def __init__(
+        self, counts: BlockCounts, block_tokens: int, settings: MemorySettings, *, clock: Callable[[], float]
+    ) -> None:
+        self.settings = settings
+        self.counts = counts
+        self.block_bytes = settings.granule_bytes
+        self.tables = BlockTables(counts, block_tokens)
+        self.index = BlockIndex(block_tokens)
+        self.ledger = Ledger(settings.capacity_bytes)
+        self.guard = Guard(self.ledger, settings.quotas)
+        self.governor = Governor(self.ledger, clock=clock, limits=settings.limits, quotas=settings.quotas, evictor=self)
+        self.evictions = 0
+        self.tenants: dict[int, str] = {}  # of blocks that are shared, or were
+        self._retention: dict[str, Retention[bytes]] = {}
+        self._quarantine: dict[str, list[tuple[int, str]]] = {}  # blocks and their tenants, by session
+
+    # --- ways ------------------------------------------------------------------------------------------------------
+
+    def share(self, sequence: SequenceTable, blocks: Iterable[int]) -> None:
+        """These of its blocks are others' too from now on, or may be."""
+        mine = sequence.own.intersection(blocks)
+        sequence.own -= mine
+        self.tenants.update(dict.fromkeys(mine, sequence.tenant))
+        self._post(len(mine), account_of(sequence.request, sequence.tenant), _shared(sequence.tenant))
+
+    def reuse(self, blocks: Iterable[int]) -> None:
+        """Somebody uses these, which the index found: those that were idle are no longer."""
+        for block in blocks:
+            tenant = self.tenants[block]
+            if self.counts.is_idle(block):
+                self._post(1, _retained(tenant), _shared(tenant))
+            self._retention_of(tenant).use(self.index.content(block))
+
+    def left(self, sequence: SequenceTable, blocks: Sequence[int]) -> None:
+        """Its table names these no longer: what nobody has is free, what only the index knows is retained."""
+        mine = sequence.own.intersection(blocks)
+        sequence.own -= mine
+        self._post(len(mine), account_of(sequence.request, sequence.tenant), FREE)
+        self.governor.freed(len(mine) * self.block_bytes)
+        self.settle([block for block in blocks if block not in mine])
+
+    def settle(self, blocks: Sequence[int]) -> None:
+        """Look again who has these, which are shared; children of others come behind them."""
+        for block in reversed(blocks):
+            tenant = self.tenants[block]
+            if self.counts.is_idle(block):
+                self._post(1, _shared(tenant), _retained(tenant))
+                self._retention_of(tenant).idle(self.index.content(block))
+            elif not self.counts.is_had(block):
+                del self.tenants[block]
+                self._post(1, _shared(tenant), FREE)
+                self.governor.freed(self.block_bytes)
+
+    def own_again(self, sequence: SequenceTable, block: int) -> None:
+        """It has this block alone, of those that it shared, and is to write it."""
+        tenant = self.tenants.pop(block)
+        self._post(1, _shared(tenant), account_of(sequence.request, sequence.tenant))
+        sequence.own.add(block)
+
+    def list_written(self, sequence: SequenceTable, tokens: int) -> None:
+        """Whoever has the same tokens finds the whole blocks of its first `tokens` ones from now on.
+
+        They are written no more. A block that is found already for the same tokens is free, if only the index had it.
+        """
+        whole = tokens // self.tables.block_size
+        blocks, retention = sequence.table.blocks[:whole], self._retention_of(sequence.tenant)
+        self.share(sequence, blocks)
+        sequence.table.frozen = max(sequence.table.frozen, whole * self.tables.block_size)
+        token_ids = sequence.token_ids[: whole * self.tables.block_size * ID_BYTES]
+        listing = self.index.insert(sequence.cache_root, token_ids, blocks, gives_way=self.counts.is_idle)
+        for block in listing.gone:
+            self._free_retained(block, sequence.tenant)
+        for block in listing.new:
+            self.counts.reside(block)
+            retention.use(self.index.content(block))
+
+    # --- quarantine ------------------------------------------------------------------------------------------------
+
+    def isolate(self, sequence: SequenceTable) -> None:
+        """Its own blocks may still be written by its process: charged, and nobody's, until that is gone."""
+        own, rest = [b for b in sequence.table.blocks if b in sequence.own], self._all_blocks(sequence)
+        for block in own:
+            self.counts.pin(block)
+        self.tables.drop(sequence.table)
+        self._post(len(own), account_of(sequence.request, sequence.tenant), Account.quarantine(sequence.tenant))
+        sequence.own -= set(own)
+        if own:
+            held = self._quarantine.setdefault(sequence.request.session, [])
+            held += [(block, sequence.tenant) for block in own]
+        self.settle([block for block in rest if block not in own])
+
+    def process_gone(self, session: str) -> None:
+        """What was isolated because of this process is free."""
+        for block, tenant in self._quarantine.pop(session, []):
+            self.counts.unpin(block)
+            self._post(1, Account.quarantine(tenant), FREE)
+            self.governor.freed(self.block_bytes)
+
+    def quarantined(self, session: str) -> int:
+        """Blocks that wait for this session's process to end."""
+        return len(self._quarantine.get(session, ()))
+
+    def quarantined_by_tenant(self) -> dict[str, int]:
+        """Bytes of each tenant."""
+        found: dict[str, int] = {}
+        for held in self._quarantine.values():
+            for _, tenant in held:
+                found[tenant] = found.get(tenant, 0) + self.block_bytes
+        return found
+
+    def drop(self, sequence: SequenceTable) -> None:
+        """Its table names nothing any more."""
+        blocks = self._all_blocks(sequence)
+        self.tables.drop(sequence.table)
+        self.left(sequence, blocks)
+
+    def _all_blocks(self, sequence: SequenceTable) -> list[int]:
+        """Of its table, and the one that it begins its next with."""
+        lent = sequence.table.lends
+        return [*sequence.table.blocks, *([lent[0]] if lent and lent[0] not in sequence.table.blocks else [])]
+
+    # --- budget.governor.Evictor -----------------------------------------------------------------------------------
+
+    def evictable_bytes(self, tenant: str) -> Evictable:
+        return self.guard.evictable_bytes(tenant)
+
+    def evict(self, tenant: str, *, own_bytes: int, others_bytes: int) -> None:
+        """Free at least so much of each: leaves first, and what is guarded for others never."""
+        self._evict(own_bytes, [tenant])
+        named = self.settings.quotas.by_tenant
+        open_ones = [other for other in self._retention if other != tenant and other not in named]
+        others_bytes -= self._evict(others_bytes, open_ones)
+        self._evict(others_bytes, [other for other in self.guard.named() if other != tenant])
+
+    def evict_all(self) -> None:
+        """Everything that only the index knows."""
+        self._evict(self.ledger.capacity_bytes, list(self._retention))
+
+    def _evict(self, size_bytes: int, tenants: Sequence[str]) -> int:
+        """Free at least so much of these tenants', if they have it; returns how much it was."""
+        freed_bytes = 0
+        for tenant in tenants:
+            while freed_bytes < size_bytes and (content := self._retention_of(tenant).victim()) is not None:
+                for block in self.index.going(self.index.block_of(content)):
+                    self._forget(block, tenant)
+                    freed_bytes += self.block_bytes
+                    if freed_bytes >= size_bytes:
+                        break
+        return freed_bytes
+
+    def _forget(self, block: int, tenant: str) -> None:
+        self.evictions += 1
+        content = self.index.content(block)
+        self.index.remove(block)
+        self._retention_of(tenant).forget(content)
+        self._free_retained(block, tenant)
+
+    def _free_retained(self, block: int, tenant: str) -> None:
+        """No index knows it any more, and nobody else did."""
+        self.counts.vacate(block)
+        del self.tenants[block]
+        self._post(1, _retained(tenant), FREE)
+        self.governor.freed(self.block_bytes)
+
+    def _retention_of(self, tenant: str) -> Retention[bytes]:
+        return self._retention.setdefault(tenant, Retention())
+
+    def _post(self, blocks: int, debit: Account, credit: Account) -> None:
+        self.ledger.post(blocks * self.block_bytes, debit=debit, credit=credit)
+
+
+def _shared(tenant: str) -> Account:
+    return Account("prefix", PAGES, tenant)
+
+
+def _retained(tenant: str) -> Account:
+    return Account(RETAINED, PAGES, tenant)

@@ -1,0 +1,36 @@
+"""What was asked for, in the model's terms: a value that does not change while its generation goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvcluster.engine.sampling import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One text of the request `key`. `number` is the place in order of submission, `choice` that among its texts.
+
+    `sample` numbers the draws of its seed. What others computed is found under the same `cache_root`; empty: nothing
+    is looked for. `packed_prompt` is the prompt as `index.token_chain` has it.
+    """
+
+    key: int
+    number: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    params: SamplingParams
+    end_ids: frozenset[int]
+    choice: int = 0
+    sample: int = 0
+    cache_root: bytes = b""
+    packed_prompt: bytes = b""
+
+    @property
+    def total_tokens(self) -> int:
+        return len(self.prompt) + self.max_tokens
+
+    @property
+    def most_held(self) -> int:
+        """Tokens whose K and V are ever written: the last one is only said."""
+        return self.total_tokens - 1
