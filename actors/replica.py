@@ -13,16 +13,18 @@ from actors.devices import measured_bytes
 from actors.gpus import ordinal_of
 from actors.proxies import open_session
 from actors.spec import WorkerSpec
-from kvcluster.config import Backend, Settings
+from kvcluster.config import Backend, ConfigError, Settings
 from kvcluster.driver.limits import descriptor_room, mapping_room
 from kvcluster.engine.architecture import geometry_of
 from kvcluster.engine.dtypes import dtype_named
 from kvcluster.engine.model import open_config, open_model
 from kvcluster.engine.tokenizer import open_tokenizer
+from kvcluster.errors import LimitReached
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.geometry.residency import Shape
 from kvcluster.services.memory_check import check_gpu, check_memory
+from kvcluster.services.pages.local import LocalPages, open_pages
 from kvcluster.services.port import DevicePort
 from kvcluster.services.request import RequestService, open_request_service
 from kvcluster.services.request.settings import request_settings
@@ -32,10 +34,18 @@ from kvcluster.tensors.memory import CPU, computing_device
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """Close the service first, then the port."""
+    """`pages` are this process's own, where there are any. Close the service first, then the rest."""
 
     service: RequestService
     port: DevicePort
+    pages: LocalPages | None = None
+
+    def close(self) -> None:
+        """What the service stood on."""
+        with ExitStack() as ending:
+            if self.pages is not None:
+                ending.callback(self.pages.close)
+            ending.callback(self.port.close)
 
 
 def open_replica(spec: WorkerSpec, device: str) -> Replica:
@@ -63,9 +73,33 @@ def open_replica(spec: WorkerSpec, device: str) -> Replica:
         if settings.backend is Backend.CUDA:
             run_worst_step(model, tokenizer, port, request_settings(settings))
             check_gpu(settings, shape, measured_bytes(device, spec.node_id))
-        service = open_request_service(model, tokenizer, port, request_settings(settings))
+        pages = _pages(geometry, settings, undo)
+        service = open_request_service(
+            model, tokenizer, port, request_settings(settings), pages=pages.port if pages else None
+        )
         undo.pop_all()
-    return Replica(service, port)
+    return Replica(service, port, pages)
+
+
+def _pages(geometry: KvGeometry, settings: Settings, undo: ExitStack) -> LocalPages | None:
+    """Host pages of this worker alone, where the settings have any.
+
+    Raises:
+        ConfigError: the model cannot be kept in pages, or the machine has not so much memory.
+    """
+    if settings.host_memory_bytes is None:
+        return None
+    try:
+        pages = open_pages(
+            geometry,
+            dtype=dtype_named(settings.dtype),
+            memory=settings.host_memory_bytes,
+            block_size=settings.block_size,
+        )
+    except (ValueError, LimitReached) as wrong:
+        raise ConfigError(f"host_memory is {settings.host_memory_bytes} bytes, and {wrong}") from wrong
+    undo.callback(pages.close)
+    return pages
 
 
 def _shape(geometry: KvGeometry, settings: Settings, port: DevicePort) -> Shape:

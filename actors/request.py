@@ -106,7 +106,7 @@ class RequestActor:
             try:
                 serve(replica.service, stopping=self._stopping, publish=self._publish)
             finally:
-                replica.port.close()
+                replica.close()
         except InvariantBroken:
             traceback.print_exc()
             os._exit(1)
