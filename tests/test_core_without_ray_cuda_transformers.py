@@ -16,7 +16,7 @@ BESIDE_THE_CORE = (
     "kvcluster.services.batch",
     "kvcluster.services.request",
 )
-ON_TORCH = ("kvcluster.tensors",)
+ON_TORCH = ("kvcluster.tensors", "kvcluster.paged", "kvcluster.services.pages")
 
 IMPORT_ALL = """
 import importlib, sys

@@ -19,6 +19,7 @@ EXAMPLES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"need": 70, "free": 30, "oldest_arrival": 4, "retry_after_s": 0.5, "quarantined": 10, "capacity": 90},
         ("70", "30", "0.5 s"),
     ),
+    "OutOfBlocks": ({"need": 12, "free": 5}, ("12", "5")),
     "DeviceUnreachable": ({"device": "host:0", "reason": "no answer in 5 s"}, ("host:0", "no answer in 5 s")),
     "DeviceMissing": (
         {"device": "cuda:7", "reason": "no such GPU", "remedy": "choose another"},

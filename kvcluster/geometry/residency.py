@@ -105,6 +105,11 @@ class Shape:
             g.windows if g.keeps is Keeps.SNAPSHOT else count for g, count in zip(self.groups, windows, strict=True)
         )
 
+    @property
+    def snapshot_bytes(self) -> int:
+        """What one snapshot of each ring takes."""
+        return self.granule_bytes * self.window_count(self.with_snapshots((0,) * len(self.groups)))
+
     def whole_windows(self, tokens: int) -> tuple[int, ...]:
         """Windows of each fragment that the first `tokens` tokens fill to the last byte; a ring's in its first lap."""
         return tuple(

@@ -229,6 +229,8 @@ def _check_tokens(ask: Ask) -> None:
         case _:
             return
     check_room(ask.memory, tokens, *bounds)
+    if isinstance(ask, End):
+        count_of(ask.token_ids)  # refuses what are no ids
     if isinstance(ask, Find):
         check_token_ids(ask.memory, ask.token_ids)
     if isinstance(ask, Join) and ask.grow_to is not None:

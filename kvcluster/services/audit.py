@@ -23,6 +23,7 @@ from kvcluster.memory.handle import HandleState, bytes_of
 from kvcluster.memory.shared_prefix import PrefixState, SharedPrefix
 from kvcluster.services.books import Books, prefix_account, request_account
 from kvcluster.services.device_memory import DeviceMemory
+from kvcluster.services.listing import listable_tokens
 
 
 def audit_memory(memory: DeviceMemory, driver: Driver) -> None:
@@ -88,7 +89,8 @@ def _audit_uses(memory: DeviceMemory) -> None:
 
 def _audit_index(memory: DeviceMemory) -> None:
     index = memory.books.index
-    there = {p.number: p.extent.tokens for p in memory.books.prefixes if p.is_kept and p.owner is None}
+    kept = [prefix for prefix in memory.books.prefixes if prefix.is_kept and prefix.owner is None]
+    there = {prefix.number: listable_tokens(prefix.shape, prefix.extent) for prefix in kept}
     for number in index:
         listed = index.tokens_of(number)
         if there.get(number) != listed:

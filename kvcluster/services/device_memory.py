@@ -12,22 +12,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from kvcluster.budget.ledger import FREE
 from kvcluster.driver.protocol import Driver
 from kvcluster.errors import KvClusterError, LimitReached, NeverFits, NotAllowed, OutOfBudget, UnknownRequest
 from kvcluster.failpoints import Failpoint, reach
-from kvcluster.geometry.residency import GroupShape, RangeMap, Shape
 from kvcluster.ids import GrantId, HandleId, RequestId, WindowRun
-from kvcluster.index.identity import root_for
 from kvcluster.memory.handle import Handle, bytes_of
-from kvcluster.memory.handle_sizes import HandleSizes
-from kvcluster.memory.reservation import Reservation, Terms
+from kvcluster.memory.reservation import Reservation
 from kvcluster.memory.shared_prefix import SharedPrefix
 from kvcluster.services.books import Books, request_account
 from kvcluster.services.device_settings import MemorySettings
 from kvcluster.services.finding import Finder
+from kvcluster.services.opening import Opening, most_bytes_of
 from kvcluster.services.pressure import Pressure
 from kvcluster.services.queue import Queue
 from kvcluster.services.sharing import Remains, Sharing
@@ -36,22 +33,6 @@ from kvcluster.services.work import Work
 __all__ = ["DeviceMemory", "MemorySettings", "Opening"]
 
 MOST_OPEN = 4096  # requests of one session; each costs the device some memory of its own, and a place in the queue
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """What a request is to be: its shape, its most tokens, whose it is, and how much of it others may share.
-
-    `after` is a request that has ended, whose place in the queue this one takes. Its tokens are found under
-    `cache_root`, if it has one.
-    """
-
-    groups: tuple[GroupShape, ...]
-    max_tokens: int
-    after: RequestId | None = None
-    tenant: str = ""
-    shareable_tokens: int = 0
-    cache_root: bytes = b""
 
 
 class DeviceMemory:
@@ -82,13 +63,10 @@ class DeviceMemory:
             raise NotAllowed(reason=f"request {request} is open already")
         if self._open_of[request.session] >= MOST_OPEN:
             raise LimitReached(limit="open requests of a session", need=1, free=0, remedy="close some of them first")
-        shape = Shape(opening.groups, self.books.granule_bytes)
-        range_map = RangeMap(shape, opening.max_tokens)
-        snapshots = shape.window_count(shape.with_snapshots(shape.windows(0)))
-        self._check_fits(max(range_map.most_bytes, snapshots * shape.granule_bytes), opening.tenant)
-        sizes = HandleSizes.of(shape, opening.shareable_tokens, self.books.settings.largest_bytes)
-        root = root_for(opening.tenant, opening.cache_root)
-        terms = Terms(sizes, self.queue.arrive(opening.tenant, opening.after), opening.tenant, root)
+        range_map = opening.range_map(self.books.granule_bytes)
+        self._check_fits(most_bytes_of(range_map), opening.tenant)
+        arrival = self.queue.arrive(opening.tenant, opening.after)
+        terms = opening.terms(range_map, arrival, largest_bytes=self.books.settings.largest_bytes)
         reservation = self.reservations[request] = Reservation(request, range_map, terms)
         self._open_of[request.session] += 1
         self.reserved_bytes += reservation.reserved_bytes

@@ -60,7 +60,8 @@ class Finder:
             return Finding()
         covered, joining = self._joined(reservation, token_ids, work)
         work.after.append(lambda: self._count(token_ids, joining))
-        known = self._known(reservation, covered, work) if reservation.range_map.shape.has_rings else covered
+        tells = reservation.range_map.shape.has_rings and self._has_room(reservation)
+        known = self._known(reservation, covered, work) if tells else covered
         return Finding(known, joining)
 
     def ended(self, reservation: Reservation) -> None:
@@ -77,6 +78,8 @@ class Finder:
 
     def _joined(self, reservation: Reservation, token_ids: bytes, work: Work) -> tuple[int, Joining | None]:
         """How many of the tokens the prefix that was joined has, and the join."""
+        if not self._has_room(reservation):
+            return 0, None
         for match in islice(self._books.index.matches(reservation.cache_root, token_ids), MOST_TRIED):
             try:
                 joining = self._sharing.join(reservation, match.number, match.tokens, work)
@@ -84,6 +87,12 @@ class Finder:
                 continue
             return match.tokens, _to_the_last(joining, count_of(token_ids))
         return 0, None
+
+    def _has_room(self, reservation: Reservation) -> bool:
+        """Whether all of the request fits beside the snapshots that it would share."""
+        range_map = reservation.range_map
+        most_bytes = range_map.most_bytes + range_map.shape.snapshot_bytes
+        return most_bytes <= self._books.most_bytes(reservation.tenant)
 
     def _known(self, reservation: Reservation, covered: int, work: Work) -> int:
         """Beyond `covered`, what this request is to publish when it has computed it: what others computed before.

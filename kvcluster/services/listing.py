@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from itertools import islice
 
+from kvcluster.geometry.residency import Shape
 from kvcluster.index.token_chain import ID_BYTES
 from kvcluster.memory.reservation import Reservation
 from kvcluster.memory.shared_prefix import Extent, SharedPrefix
@@ -20,7 +21,7 @@ MOST_TRIED = 8  # prefixes that begin alike, until one is of use
 
 def list_prefix(books: Books, reservation: Reservation, prefix: SharedPrefix) -> None:
     """Whoever has its tokens finds it from now on. Nothing, where its request did not say them."""
-    token_ids = _beginning(reservation, prefix.extent.tokens)
+    token_ids = _beginning(reservation, listable_tokens(prefix.shape, prefix.extent))
     if not token_ids:
         return
     base_tokens = 0
@@ -33,12 +34,20 @@ def list_prefix(books: Books, reservation: Reservation, prefix: SharedPrefix) ->
 
 def listed_alike(books: Books, reservation: Reservation, extent: Extent) -> int | None:
     """A prefix that serves whoever has these tokens as well as one that the request would make of them now."""
-    token_ids, shape = _beginning(reservation, extent.tokens), reservation.range_map.shape
-    for match in islice(books.index.matches(reservation.cache_root, token_ids), MOST_TRIED):
+    shape = reservation.range_map.shape
+    tokens = listable_tokens(shape, extent)
+    for match in islice(books.index.matches(reservation.cache_root, _beginning(reservation, tokens)), MOST_TRIED):
         prefix = books.prefixes.find(match.number, reservation.tenant)
-        if match.tokens == extent.tokens and serves(prefix, shape, extent.tokens, extent.windows):
+        if match.tokens == tokens and serves(prefix, shape, tokens, extent.windows):
             return match.number
     return None
+
+
+def listable_tokens(shape: Shape, extent: Extent) -> int:
+    """How many tokens a prefix is found by: all, or those before a window that it lacks (a hole, a bulk handle)."""
+    if extent.windows == shape.shared_windows(extent.tokens):
+        return extent.tokens
+    return shape.reusable_tokens(extent.windows, extent.tokens)
 
 
 def _beginning(reservation: Reservation, tokens: int) -> bytes:

@@ -26,6 +26,8 @@ def publication(memory: SequenceMemory, tokens: int, written: int) -> tuple[Ask,
         if group.keeps is Keeps.EVERY
     ):
         return ()
+    if memory.range.range_map.most_bytes + shape.snapshot_bytes > memory.most_bytes:
+        return ()  # shared, it would not fit any more
     if not shape.has_rings:
         return (Publish(memory, tokens), Seal(memory))
     try:

@@ -8,19 +8,17 @@ mapped, and whose it is, is kept in `services.holdings`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from kvcluster.driver.gate import operation
 from kvcluster.driver.protocol import Fence
-from kvcluster.geometry.layout import Layout
-from kvcluster.geometry.model import KvGeometry
-from kvcluster.geometry.residency import CHUNK_TOKENS
-from kvcluster.ids import GrantId, RequestId
+from kvcluster.ids import RequestId
 from kvcluster.index.token_chain import packed
 from kvcluster.mapping.address_range import AddressRange
 from kvcluster.services.holdings import Holdings
 from kvcluster.services.prefix import Prefix
+from kvcluster.services.sequence_spec import Grant as Grant
+from kvcluster.services.sequence_spec import SequenceSpec as SequenceSpec
 from kvcluster.states import State, moved
 
 if TYPE_CHECKING:
@@ -29,34 +27,6 @@ if TYPE_CHECKING:
     from kvcluster.services.asks import Ask
     from kvcluster.services.port import DevicePort
     from kvcluster.tensors.views import KvViews
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceSpec:
-    """What is kept a token, how it lies, and for how many tokens an address is reserved.
-
-    `after` is an earlier request of the same port, ended by now, whose place in the device's queue this one takes.
-    `chunk_tokens` is the most that one step computes of it. What it holds is its `tenant`'s. What lies below
-    `shareable_tokens` can be shared to the last whole granule; above, larger handles may be used. What a Find finds
-    for it was written under the same `cache_root` (`index.identity`); without one it finds nothing.
-    """
-
-    geometry: KvGeometry
-    layout: Layout
-    max_tokens: int
-    after: RequestId | None = None
-    chunk_tokens: int = CHUNK_TOKENS
-    tenant: str = ""
-    shareable_tokens: int = 0
-    cache_root: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Budget that the device holds for a request, for a few seconds."""
-
-    identity: GrantId
-    size_bytes: int
 
 
 class MemoryState(State):
@@ -115,6 +85,11 @@ class SequenceMemory:
     @property
     def reserved_bytes(self) -> int:
         return self.range.range_map.size_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """The device's capacity as it was at the hello: more than a request can ever have."""
+        return self._port.welcome.capacity_bytes
 
     @property
     def fragments(self) -> int:

@@ -174,8 +174,7 @@ class Sharing:
         windows = reservation.own.contiguous(base, limit)
         if windows == base or not shape.reusable_tokens(windows, work.retain_tokens):
             return None
-        tokens = work.retain_tokens if windows == limit else shape.reusable_tokens(windows, work.retain_tokens)
-        extent = Extent(tokens, windows, base)
+        extent = Extent(work.retain_tokens, windows, base)
         if listed_alike(self._books, reservation, extent) is not None:
             return None
         prefix = self._plan(reservation, extent, kept.prefix if kept else None)

@@ -36,8 +36,8 @@ def copy_from_pages(source: PagedViews, target: KvViews, tokens: int) -> None:
         while at < tokens:
             entry, offset = divmod(at, source.block_size)
             count = min(source.block_size - offset, tokens - at)
-            block = source.pool[source.table[entry], :, layers, :, offset : offset + count]  # layers go first
-            group.rows.block(at, count).copy_(block)
+            rows = source.pool[source.table[entry]].index_select(1, layers)[..., offset : offset + count, :]
+            group.rows.block(at, count).copy_(rows.transpose(0, 1))
             at += count
 
 

@@ -151,7 +151,7 @@ def test_a_running_cluster_is_joined_and_only_the_sessions_end(command: Make, no
 
     def is_empty() -> bool:
         figures = ray.get(device.audit.remote(), timeout=TIMEOUT_S)
-        return not figures.sessions and figures.free_bytes == figures.capacity_bytes
+        return not figures.sessions and figures.free_bytes + figures.retained_bytes == figures.capacity_bytes
 
     eventually(is_empty, "the job's sessions are gone and their bytes are free")
 

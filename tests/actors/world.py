@@ -110,7 +110,7 @@ def is_whole(actor: Any) -> bool:
         figures: DeviceStatistics = ray.get(actor.audit.remote(), timeout=TIMEOUT_S)
     except RayActorError:
         return True
-    return not figures.sessions and figures.free_bytes == figures.capacity_bytes
+    return not figures.sessions and figures.free_bytes + figures.retained_bytes == figures.capacity_bytes
 
 
 def armed_with(failpoints: str) -> dict[str, str]:

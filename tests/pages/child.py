@@ -16,6 +16,7 @@ from kvcluster.attach.protocol import HandedHandle
 from kvcluster.driver.linux import duplicate
 from kvcluster.errors import KvClusterError
 from kvcluster.ids import new_session
+from kvcluster.index.token_chain import packed
 from kvcluster.paged.shape import PageShape
 from kvcluster.paged.store import PageStore, attach_store
 from kvcluster.services.correspondence import Correspondence
@@ -23,7 +24,7 @@ from kvcluster.services.pages.asks import Fork
 from kvcluster.services.pages.port import PagePort
 from kvcluster.wire import messages as wire
 from tests.pages.frames import GROUPS
-from tests.pages.world import GEOMETRY, PITCH_BYTES, ROOT, SIZE, Writer, packed
+from tests.pages.world import GEOMETRY, PITCH_BYTES, ROOT, SIZE, Writer
 from tests.services.child import PipeReply
 
 
@@ -88,18 +89,14 @@ class Child:
         """Write into a block, whoever has it."""
         self.port.store.tensor[block] = 99.0
 
-    def stray_is_fatal(self, block: int) -> None:
-        """The same, and what comes of it."""
-        self.stray(block)
-
     def raw(self, what: str) -> str:
         """Frames of a client that says only half: a find, a grant, or both, of a request without a sequence here."""
         key = wire.RequestKey(number=1_000)
         opened = wire.Open(request=key, groups=GROUPS, max_tokens=32, cache_root=ROOT)
         find = wire.Find(request=key, token_ids=packed(list(range(20, 31))))
         grant = wire.Grant(request=key, grant=1, size_bytes=PITCH_BYTES, tokens=20)
-        asked = {"find": [find], "grant": [grant], "find and grant": [find, grant]}[what]
-        reply = self.letters.receive(self.letters.send([opened, *asked], self.transport))
+        chosen: dict[str, tuple[wire.Operation, ...]] = {"find": (find,), "grant": (grant,), "both": (find, grant)}
+        reply = self.letters.receive(self.letters.send([opened, *chosen[what]], self.transport))
         return " ".join(answer.verb for result in reply.results for answer in result.answers)
 
     def hang_up(self) -> None:

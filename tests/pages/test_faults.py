@@ -11,12 +11,13 @@ import pytest
 
 from kvcluster.driver import linux
 from kvcluster.errors import DriverError, OutOfBudget
+from kvcluster.index.token_chain import packed
 from kvcluster.services.asks import End, Find, Grow, Outcome, Publish, Shed
 from kvcluster.services.pages.asks import Fork, Permute
 from kvcluster.services.pages.local import LocalPages
 from tests.pages.frames import page_host
 from tests.pages.test_finding_and_sharing import LONG, written
-from tests.pages.world import PITCH_BYTES, SIZE, Writer, packed, small_pages
+from tests.pages.world import PITCH_BYTES, SIZE, Writer, small_pages
 
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9]
 

@@ -151,7 +151,9 @@ def test_what_moved_goes_back_when_the_device_has_room(model: Model, tokenizer: 
     prompts = {key: prompt(key, 10) for key in lengths}
     for key, ids in prompts.items():
         service.submit(key, asked(ids, lengths[key]))
-    [results] = world.finish([service])
+    while service.step():
+        world.clock.advance(0.05)
+    results = dict(service.finished())
     for key, ids in prompts.items():
         said = results[key]
         assert isinstance(said, Completion)

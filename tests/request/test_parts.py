@@ -19,7 +19,7 @@ from kvcluster.services.request.generation import PHASE_MOVES, Phase
 from kvcluster.services.request.inbox import Cancelled, Inbox, Submitted
 from kvcluster.services.request.margin import admission_tokens, needed_tokens, topped_up_tokens
 from kvcluster.services.request.settings import RequestSettings
-from kvcluster.services.request.wait_die import GiveBack, Preempt, Wait, remedy
+from kvcluster.services.request.wait_die import GiveBack, Preempt, StartOver, Wait, remedy
 from kvcluster.states import moved
 
 
@@ -86,6 +86,14 @@ def test_after_preempting_in_vain_nobody_else_is_preempted(oldest: int, expected
 def test_what_only_a_process_s_end_could_serve_preempts_nobody_and_keeps_nothing() -> None:
     blocked = Runner(3, 10, is_blocked=True)
     assert remedy(blocked, refusal(5, 3), [blocked, MIDDLE, YOUNG]) == GiveBack()  # type: ignore[list-item,arg-type]
+
+
+@pytest.mark.parametrize(("joined", "in_vain", "expected"), [(40, 8, StartOver()), (40, 7, Wait()), (0, 99, Wait())])
+def test_the_oldest_begins_again_without_a_prefix_that_may_keep_what_it_lacks(
+    joined: int, in_vain: int, expected: object
+) -> None:
+    oldest = Runner(3, 10, joined=joined, back_off=BackOff(in_vain=in_vain))
+    assert remedy(oldest, refusal(5, 3), [oldest]) == expected  # type: ignore[arg-type,list-item]
 
 
 def test_a_wait_doubles_while_nothing_comes_back_and_begins_anew_when_something_did() -> None:

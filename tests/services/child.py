@@ -77,9 +77,10 @@ class Child:
     def session(self) -> str:
         return self.port.session
 
-    def open(self, layout: str = "token-major") -> int:
+    def open(self, layout: str = "token-major", root: str = "") -> int:
         """A new memory; returns its number."""
-        self.memories.append(self.port.memory(SequenceSpec(GEOMETRY, Layout(layout), MOST)))
+        spec = SequenceSpec(GEOMETRY, Layout(layout), MOST, cache_root=root.encode())
+        self.memories.append(self.port.memory(spec))
         return len(self.memories) - 1
 
     def commit(self, number: int, tokens: int) -> int:
@@ -92,6 +93,9 @@ class Child:
 
     def join(self, number: int, prefix: dict[str, int], tokens: int) -> int:
         return self.memories[number].join(Prefix(**prefix), tokens)  # type: ignore[arg-type]
+
+    def find(self, number: int, token_ids: list[int], tokens: int) -> int:
+        return self.memories[number].find(token_ids, tokens)
 
     def leave(self, number: int) -> None:
         self.memories[number].leave()

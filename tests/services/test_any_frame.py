@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from kvcluster.budget.quotas import Quotas
 from kvcluster.errors import KvClusterError
+from kvcluster.index.token_chain import packed
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply
 from kvcluster.wire.faults import error_of
@@ -31,7 +32,10 @@ DEVICES = (
     Device(80, pool=0, bulk=4, quotas=Quotas({"acme": 12 * GRANULE})),
     Device(12, pool=8, quotas=Quotas({"acme": 4 * GRANULE})),
 )
-KINDS = "open grow grow grow commit grant give_back release publish publish seal seal seal join join join leave close"
+KINDS = (
+    "open grow grow grow commit grant give_back release publish publish seal seal seal join join find find leave close"
+)
+ROOTS = (b"", b"one", b"one", b"other")
 
 
 class Dice(random.Random):
@@ -51,6 +55,11 @@ class Dice(random.Random):
 
     def outcome(self) -> str:
         return self.choice(["clean", "clean", "quarantined"])
+
+    def token_ids(self) -> bytes:
+        """Mostly of a few prompts that begin alike; whole ids or not."""
+        ids = packed([n if n < 50 else n + 1000 * self.randint(0, 1) for n in range(self.randint(1, 140))])
+        return ids + b"?" * (self.random() < 0.04)
 
     def one_of(self, likely: Sequence[T], other: T) -> T:
         return self.choice(likely) if likely and self.random() < 0.8 else other
@@ -81,7 +90,7 @@ class Babbler:
         if key in self.plans:
             return "seal"
         if not self.runs[key] and not self.uses.get(key):
-            return dice.choice(["grow", "join"])
+            return dice.choice(["grow", "join", "find", "find"])
         return dice.choice(["grow", "publish", "publish", "leave", "close"])
 
     def operations(self, dice: Dice, key: wire.RequestKey, kind: str) -> Iterator[wire.Operation]:
@@ -90,7 +99,8 @@ class Babbler:
         match kind:
             case "open":
                 opening = {"groups": dice.choice(SHAPES), "max_tokens": 128, "tenant": dice.choice(TENANTS)}
-                yield wire.Open.model_validate({"request": key, "shareable_tokens": dice.choice([0, 128]), **opening})
+                opening |= {"shareable_tokens": dice.choice([0, 128]), "cache_root": dice.choice(ROOTS)}
+                yield wire.Open.model_validate({"request": key, **opening})
             case "grow" | "grant" | "commit" | "give_back":
                 yield from self.spending(dice, key, kind)
             case "release":
@@ -103,11 +113,15 @@ class Babbler:
             case "join":
                 yield wire.Join(request=key, prefix=number, tokens=amount)
                 yield from self.spending(dice, key, "grow") if dice.random() < 0.5 else ()
+            case "find":
+                yield wire.Find(request=key, token_ids=dice.token_ids())
+                yield from self.spending(dice, key, "grow") if dice.random() < 0.5 else ()
             case "leave" | "close":
                 for used in reversed(self.uses.get(key, [number])[-2:]):
                     yield wire.Leave.model_validate({"request": key, "prefix": used, "outcome": outcome})
                 if kind == "close":
-                    yield wire.Close(request=key, retain_tokens=dice.choice([0, 64, amount]))
+                    named = dice.choice([b"", dice.token_ids()])
+                    yield wire.Close(request=key, retain_tokens=dice.choice([0, 64, amount]), token_ids=named)
 
     def spending(self, dice: Dice, key: wire.RequestKey, kind: str) -> Iterator[wire.Operation]:
         self.grants += kind in ("grow", "grant")
@@ -139,6 +153,8 @@ class Babbler:
             case wire.Sealed(prefix=number, refusal=None) | wire.Joined(prefix=number):
                 self.prefixes.append(number)
                 self.plans.pop(key, None)
+                self.uses.setdefault(key, []).append(number)
+            case wire.Found(prefix=number) if number:
                 self.uses.setdefault(key, []).append(number)
             case wire.Closed(prefix=number):
                 self.prefixes += [number] if number else []

@@ -25,7 +25,7 @@ GRANTED, QUARANTINE = Account.granted(""), Account.quarantine("")
 class Books:
     """A device's memory with four windows committed, two more that are a prefix's, and a granule of grant held.
 
-    Another request has joined the prefix, and holds nothing; of a third, two windows are retained.
+    Another request has joined the prefix, and holds nothing; of a third, two windows are retained, and can be found.
     """
 
     def __init__(self) -> None:
@@ -34,12 +34,12 @@ class Books:
         self.memory = DeviceMemory(self.driver, settings, clock=ManualClock())
         self.grown(REQUEST, 1, 6)
         self.grown(RequestId("s", 3), 2, 2)
-        self.done(lambda work: self.memory.close(RequestId("s", 3), work, retain_tokens=32))
+        self.done(lambda work: self.memory.close(RequestId("s", 3), work, retain_tokens=32, token_ids=bytes(128)))
         self.share()
         self.done(lambda work: self.memory.grant(GrantId(REQUEST, 3), GRANULE, work))
 
     def grown(self, request: RequestId, grant: int, granules: int) -> None:
-        self.memory.open(request, Opening((GroupShape(1, 256),), 160))
+        self.memory.open(request, Opening((GroupShape(1, 256),), 160, cache_root=b"root"))
         self.done(lambda work: self.memory.grant(GrantId(request, grant), granules * GRANULE, work))
         self.done(lambda work: self.memory.commit(GrantId(request, grant), 16 * granules, work))
 
@@ -136,6 +136,24 @@ def reserved_by_nobody(books: Books) -> None:
     books.memory.reserved_bytes += 1
 
 
+def found_and_not_there(books: Books) -> None:
+    books.memory.books.index.insert(b"root", bytes(128), 99)
+
+
+def found_with_more_tokens_than_it_has(books: Books) -> None:
+    index, [number] = books.memory.books.index, [*books.memory.books.index]
+    index.remove(number)
+    index.insert(b"root", bytes(4 * 33), number)
+
+
+def found_and_not_kept(books: Books) -> None:
+    next(prefix for prefix in books.memory.books.prefixes if prefix.content).is_kept = False
+
+
+def claimed_by_a_stranger(books: Books) -> None:
+    books.memory.books.index.claim(b"root", bytes(64), RequestId("s", 9))
+
+
 def capacity_that_grew(books: Books) -> None:
     books.memory.books.ledger.capacity_bytes += GRANULE
 
@@ -161,6 +179,10 @@ def capacity_that_grew(books: Books) -> None:
         pooled_and_reachable_by_nobody,
         reserved_by_nobody,
         capacity_that_grew,
+        found_and_not_there,
+        found_with_more_tokens_than_it_has,
+        found_and_not_kept,
+        claimed_by_a_stranger,
     ],
 )
 def test_an_audit_finds_what_does_not_sum(books: Books, wrong: Callable[[Books], None]) -> None:

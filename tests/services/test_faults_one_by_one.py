@@ -175,7 +175,7 @@ def test_a_handle_that_cannot_be_released_is_charged_for_good_and_shrinks_what_e
     assert (world.granules("quarantine"), world.granules("free")) == (3, 61)
     memory.close()
     assert world.granules("quarantine") == 3
-    with pytest.raises(KvClusterError, match="capacity is 249856"):
+    with pytest.raises(KvClusterError, match="at most 249856"):
         world.open(62 * 16).grant(16)
 
 

@@ -19,10 +19,10 @@ from kvcluster.wire import messages as wire
 from tests.services.world import (
     GRANULE,
     WireClient,
-    close_op,
     commit_op,
     give_back_op,
     grant_op,
+    key,
     open_op,
     refusal,
     release_op,
@@ -82,13 +82,19 @@ class LossyWire(RuleBasedStateMachine):
     def releases(self, number: int, start: int, count: int, outcome: str) -> None:
         self.make(False, release_op(number, start, count, outcome))
 
-    @rule(number=requests)
-    def opens(self, number: int) -> None:
-        self.make(False, open_op(number, max_tokens=12 * 16))
+    @rule(number=requests, granules=sizes, waiting=st.booleans())
+    def finds(self, number: int, granules: int, waiting: bool) -> None:
+        self.numbers += 1
+        find = wire.Find(request=key(number), token_ids=bytes(4 * 100))
+        self.make(waiting, find, grant_op(number, self.numbers, granules), commit_op(number, self.numbers, granules))
 
     @rule(number=requests)
-    def closes(self, number: int) -> None:
-        self.make(False, close_op(number))
+    def opens(self, number: int) -> None:
+        self.make(False, open_op(number, max_tokens=12 * 16, root=b"root"))
+
+    @rule(number=requests, retain=st.sampled_from([0, 64, 100]))
+    def closes(self, number: int, retain: int) -> None:
+        self.make(False, wire.Close(request=key(number), retain_tokens=retain))
 
     def make(self, waiting: bool, *ops: wire.Operation) -> None:
         """Make the next frame; the perfect wire has it at once, the lossy one too unless it is `waiting`."""
@@ -145,13 +151,18 @@ class LossyWire(RuleBasedStateMachine):
                 perfect.requests,
                 perfect.refusals,
             )
+            assert (lossy.prefixes, lossy.lookups, lossy.found_tokens) == (
+                perfect.prefixes,
+                perfect.lookups,
+                perfect.found_tokens,
+            )
         assert lossy.stored_replies <= len(self.sent)
 
     def teardown(self) -> None:
         for device in (self.lossy, self.perfect):
             device.service.gone("the-client")
             seen = device.service.audit()
-            assert seen.accounts == {"free": GRANULES * GRANULE}
+            assert {name.partition("/")[0] for name in seen.accounts} <= {"free", "retained"}
             device.driver.clear()
 
 

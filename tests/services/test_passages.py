@@ -22,6 +22,7 @@ from kvcluster.testing.invariants import assert_ledger_balances, assert_nothing_
 from tests.services.prefixes import M
 from tests.services.world import Sizes, WireClient, World
 
+ROOT, IDS = b"r" * 32, range(128)
 OpenWorld = Callable[..., World]
 BOTH = pytest.mark.parametrize("meanwhile", list(Meanwhile))
 
@@ -37,7 +38,8 @@ class Scene:
     def __init__(self, open_world: OpenWorld) -> None:
         self.world: World = open_world(Sizes(capacity=64, pool=2))
         self.port = self.world.device.port
-        self.owner = self.world.grown(M)
+        self.owner = self.world.open(cache_root=ROOT)
+        self.owner.find(IDS, M)
         self.prefix: Prefix = self.owner.publish(64)
         self.joiner = self.world.open()
         self.joiner.join(self.prefix, 64)
@@ -45,6 +47,7 @@ class Scene:
         self.grower = self.world.grown(M)
         self.held: Grant = self.grower.grant(160)
         self.fresh: SequenceMemory = self.world.open()
+        self.finder = self.world.open(cache_root=ROOT)
 
     def end(self) -> None:
         """Everything goes back, and nothing was lost."""
@@ -69,6 +72,7 @@ VERBS: dict[str, Callable[[Scene], object]] = {
     "publish": lambda scene: scene.grower.publish(M),
     "join": lambda scene: scene.fresh.join(scene.prefix, 64),
     "join and grow": join_and_grow,
+    "find": lambda scene: scene.finder.find(IDS, 128),
     "leave": lambda scene: scene.joiner.leave(),
     "release": lambda scene: scene.joiner.release(),
     "close": lambda scene: scene.owner.close(),

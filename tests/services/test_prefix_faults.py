@@ -23,8 +23,9 @@ from kvcluster.services.sequence import SequenceMemory
 from kvcluster.testing.faulty_driver import Call, Plan, failing, failing_every, failing_then
 from kvcluster.testing.invariants import assert_ledger_balances
 from tests.services.prefixes import M, fill_own
-from tests.services.world import GRANULE, Sizes, World, digest
+from tests.services.world import GRANULE, Sizes, World, digest, fill
 
+ROOT, IDS = b"r" * 32, range(4000, 4160)
 OpenWorld = Callable[..., World]
 LAYOUTS = [Layout.TOKEN_MAJOR, Layout.SEQ_MAJOR]
 
@@ -39,14 +40,16 @@ class Scene:
 
     def __init__(self, world: World, layout: Layout) -> None:
         self.world = world
-        self.owner = world.grown(M, layout=layout)
+        self.owner = world.open(layout=layout, cache_root=ROOT)
+        self.owner.find(IDS, M)
+        fill(self.owner)
         self.prefix: Prefix = self.owner.publish(64)
         self.witness = world.open(layout=layout)
         self.witness.join(self.prefix, 64)
         self.owner.commit(128, self.owner.grant(128))
         fill_own(self.owner)
         self.content = digest(self.witness)
-        self.joiner = world.open(layout=layout)
+        self.joiner = world.open(layout=layout, cache_root=ROOT)
 
     @property
     def memories(self) -> tuple[SequenceMemory, ...]:
@@ -73,6 +76,10 @@ def join_and_grow(scene: Scene) -> None:
         raise outcome.error
 
 
+def find(scene: Scene) -> None:
+    scene.joiner.find(IDS, 128)
+
+
 def leave(scene: Scene) -> None:
     scene.joiner.leave()
 
@@ -89,7 +96,11 @@ def close_and_retain(scene: Scene) -> None:
     scene.joiner.close(retain_tokens=128)
 
 
-FRESH, JOINED = [publish, join, join_and_grow], [leave, release, close, close_and_retain]
+def close_and_list(scene: Scene) -> None:
+    scene.joiner.close(retain_tokens=128, token_ids=IDS[:128])
+
+
+FRESH, JOINED = [publish, join, join_and_grow, find], [leave, release, close, close_and_retain, close_and_list]
 VERBS = [*FRESH, *JOINED]
 
 

@@ -185,6 +185,53 @@ def test_what_is_retained_outlives_its_process_and_is_joined_by_another(host: Ho
     assert host.held_granules == 16
 
 
+# --- found by their tokens --------------------------------------------------------------------------------------------
+
+IDS = list(range(PREFIX_TOKENS))
+
+
+def answered(host: Host) -> str:
+    """A process computed a prompt and is gone; what it left, hashed."""
+    writer = host.child()
+    writer.ask("open", "token-major", "root")
+    assert writer.ask("find", 0, IDS, PREFIX_TOKENS) == 0
+    writer.ask("fill", 0, 0, PREFIX_BYTES, 9)
+    expected = content(writer)
+    writer.ask("close", 0, PREFIX_TOKENS)
+    writer.kill()
+    host.eventually(lambda: not host.audit().sessions, "its session is gone")
+    return expected
+
+
+def test_what_one_process_computed_another_finds_by_its_tokens_after_the_first_is_dead(host: Host) -> None:
+    expected = answered(host)
+    reader = host.child()
+    reader.ask("open", "token-major", "root")
+    assert reader.ask("find", 0, [*IDS, 7], PREFIX_TOKENS + 16) == PREFIX_TOKENS
+    assert content(reader) == expected
+    assert reader.ask("figures", 0) == [PREFIX_TOKENS + 16, GRANULE, PREFIX_BYTES]
+    assert host.held_granules == PREFIX_GRANULES + 1
+
+
+FIND_POINTS = ["client.commit.replied", "client.commit.redeemed", "client.commit.mapped", "client.join.joined"]
+
+
+@pytest.mark.parametrize("point", FIND_POINTS)
+def test_a_client_killed_at_any_point_of_its_find_leaves_no_pin_and_what_it_found_stays(host: Host, point: str) -> None:
+    expected = answered(host)
+    child = host.child(failpoints=f"{point}=kill")
+    child.ask("open", "token-major", "root")
+    assert child.ask("find", 0, IDS, PREFIX_TOKENS + 16) is None
+    assert child.died_of() == signal.SIGKILL
+    host.eventually(lambda: not host.audit().sessions, "its session is gone")
+    [prefix] = host.audit().prefixes.values()
+    assert (prefix.users, prefix.ghosts, host.held_granules) == (0, 0, PREFIX_GRANULES)
+    reader = host.child()
+    reader.ask("open", "token-major", "root")
+    assert reader.ask("find", 0, IDS, PREFIX_TOKENS) == PREFIX_TOKENS - 1
+    assert content(reader) == expected
+
+
 # --- the cache of imports -------------------------------------------------------------------------------------------
 
 

@@ -35,7 +35,7 @@ from tests.services.sharing.parts import (
 )
 
 tokens = st.one_of(st.sampled_from([48, 86, 96, 128]), st.integers(1, MOST))
-families = st.sampled_from([0, 0, 1, 2])
+families = st.sampled_from([0, 0, 0, 1, 2])
 outcomes = st.sampled_from(["clean", "clean", "quarantined"])
 plans = st.one_of(
     st.builds(failing_named, st.just("seal"), st.integers(1, 4)),
@@ -50,6 +50,7 @@ class SharingModel(Expected):
         acts = [self.a_client_comes, self.the_driver_breaks, *[self.the_driver_heals] * 3, self.time_passes]
         if self.clients:
             acts += [self.opens] * (4 if len(self.requests) < 6 else 1)
+            acts += [self.a_prompt_is_answered] * 8
             acts += [self.the_capacity_is_measured]
         if self.requests:
             acts += [*[self.grows] * 4, self.releases, *[self.closes] * 2]
@@ -85,16 +86,34 @@ class SharingModel(Expected):
         if shape.window_count(shape.windows(MOST)) > self.most(client.tenant, {}):
             refused(NeverFits, lambda: client.open(sent, max_tokens=MOST))
             return
-        root = data.draw(st.sampled_from([ROOT, ROOT, b""]))
+        root = data.draw(st.sampled_from([*[ROOT] * 5, b""]))
         request = client.open(sent, max_tokens=MOST, shareable_tokens=shareable, root=root)
         self.arrived += 1
         assert request.arrival == self.arrived
-        self.requests.append(Mine(request, client, shape, root=root))
+        mine = Mine(request, client, shape, root=root)
+        self.requests.append(mine)
+
+    def a_prompt_is_answered(self, data: st.DataObject) -> None:
+        """It finds, computes, may publish, and its request may end: an ordinary life in one act."""
+        before = len(self.requests)
+        self.opens(data)
+        for mine in self.requests[before:]:
+            self.looks(data, mine)
+            self.grow(mine, data.draw(st.sampled_from([64, 100, MOST])), snapshot=mine.shape.has_rings)
+            if data.draw(st.booleans()):
+                self.publish(data, mine)
+            if mine.writing and data.draw(st.integers(0, 3)):
+                self.seal(mine)
+            self.settle()
+            if data.draw(st.booleans()):
+                self.close(data, mine)
 
     def grows(self, data: st.DataObject) -> None:
         amount = data.draw(tokens)
         snapshot = data.draw(st.booleans())
-        mine = data.draw(st.sampled_from(self.requests))
+        self.grow(data.draw(st.sampled_from(self.requests)), amount, snapshot=snapshot)
+
+    def grow(self, mine: Mine, amount: int, *, snapshot: bool) -> None:
         missing = mine.missing(amount, snapshot=snapshot)
         need = max(1, len(missing))
         try:
@@ -128,15 +147,17 @@ class SharingModel(Expected):
         return {window for some in drawn for window in mine.piece_of[some]}
 
     def closes(self, data: st.DataObject) -> None:
-        retain = data.draw(st.sampled_from([0, 0, 33, 64, 100, MOST]))
+        self.close(data, data.draw(st.sampled_from(self.requests)))
+
+    def close(self, data: st.DataObject, mine: Mine) -> None:
+        retain = data.draw(st.sampled_from([0, 33, 64, 100, MOST]))
         leaves = data.draw(st.booleans())
         some = data.draw(st.booleans())
-        mine = data.draw(st.sampled_from(self.requests))
         gone = self.some(data, mine, 0) if some and mine.own else set()
         ops: list[wire.Operation] = [mine.request.release_op(*map(wire_run, runs_of(gone)))] if gone else []
         left = mine.uses[::-1] if leaves else []
         ops += [mine.request.leave_op(prefix.number) for prefix, _ in left]
-        more = ids_of(data.draw(families), MOST)[len(mine.ids) : retain] if data.draw(st.booleans()) else ()
+        more = ids_of(data.draw(families), MOST)[len(mine.ids) : retain] if data.draw(st.integers(0, 2)) else ()
         *_, closed = mine.client.ask(*ops, mine.request.close_op(retain, more))
         mine.ids += more
         assert isinstance(closed, wire.Closed)
@@ -147,7 +168,9 @@ class SharingModel(Expected):
     # --- prefixes -------------------------------------------------------------------------------------------------
 
     def publishes(self, data: st.DataObject) -> None:
-        mine = data.draw(st.sampled_from([mine for mine in self.requests if mine.own]))
+        self.publish(data, data.draw(st.sampled_from([mine for mine in self.requests if mine.own])))
+
+    def publish(self, data: st.DataObject, mine: Mine) -> None:
         amount = data.draw(st.one_of(tokens, *map(st.just, self.publishable(mine))))
         windows = mine.shape.shared_windows(amount)
         needed = all_windows(mine.shape, mine.shared, windows)
@@ -182,7 +205,9 @@ class SharingModel(Expected):
         return found
 
     def seals(self, data: st.DataObject) -> None:
-        mine = data.draw(st.sampled_from([mine for mine in self.requests if mine.writing]))
+        self.seal(data.draw(st.sampled_from([mine for mine in self.requests if mine.writing])))
+
+    def seal(self, mine: Mine) -> None:
         prefix = mine.writing
         assert prefix is not None
         sealed = mine.request.seal(prefix.number)
@@ -236,9 +261,12 @@ class SharingModel(Expected):
             self.evicted_for(mine.client.tenant)
 
     def finds(self, data: st.DataObject) -> None:
-        also = data.draw(st.integers(0, 3))
-        ids = ids_of(data.draw(families), data.draw(tokens))
-        mine = self.joiner(data, None)
+        listed = [prefix for prefix in self.prefixes.values() if prefix.ids]
+        self.looks(data, self.joiner(data, data.draw(st.sampled_from(listed)) if listed else None))
+
+    def looks(self, data: st.DataObject, mine: Mine) -> None:
+        also = data.draw(st.sampled_from([0, 1, 1, 2, 3]))
+        ids = ids_of(data.draw(families), data.draw(st.one_of(st.just(MOST), tokens)))
         try:
             [found] = mine.client.ask(mine.request.find_op(ids))
         except NotAllowed:

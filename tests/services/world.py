@@ -84,8 +84,10 @@ class World:
     def service(self) -> DeviceService:
         return self.device.service
 
-    def open(self, max_tokens: int = 16 * TOKENS, *, layout: Layout = Layout.TOKEN_MAJOR) -> SequenceMemory:
-        return self.device.open(GEOMETRY, max_tokens=max_tokens, layout=layout)
+    def open(
+        self, max_tokens: int = 16 * TOKENS, *, layout: Layout = Layout.TOKEN_MAJOR, cache_root: bytes = b""
+    ) -> SequenceMemory:
+        return self.device.open(GEOMETRY, max_tokens=max_tokens, layout=layout, cache_root=cache_root)
 
     def grown(
         self, tokens: int, *, layout: Layout = Layout.TOKEN_MAJOR, max_tokens: int = 16 * TOKENS
@@ -151,9 +153,11 @@ def key(number: int, generation: int = 0) -> wire.RequestKey:
     return wire.RequestKey(number=number, generation=generation)
 
 
-def open_op(number: int, *, max_tokens: int = 16 * TOKENS, fragments: int = 1, generation: int = 0) -> wire.Open:
+def open_op(
+    number: int, *, max_tokens: int = 16 * TOKENS, fragments: int = 1, generation: int = 0, root: bytes = b""
+) -> wire.Open:
     group = wire.Group(fragments=fragments, stride_bytes=GRANULE // TOKENS)
-    return wire.Open(request=key(number, generation), groups=(group,), max_tokens=max_tokens)
+    return wire.Open(request=key(number, generation), groups=(group,), max_tokens=max_tokens, cache_root=root)
 
 
 def grant_op(number: int, grant: int, granules: int) -> wire.Grant:

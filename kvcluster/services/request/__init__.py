@@ -1,17 +1,24 @@
 """The continuous-batching loop of a request actor, without Ray: one model, one device, many requests.
 
-    service.py      the loop: a step boundary, then one model step
-    inbox.py        what other threads say: new requests, and cancels
-    intake.py       a request checked against the model, or its refusal
-    generation.py   one request under way: its tokens and its memory (text.py: what they say)
-    roster.py       who waits and who runs, oldest first
-    schedule.py     which tokens the next step computes
-    margin.py       how much memory to ask for, and when
-    wait_die.py     what a refused growth leads to
-    desk.py         asks the device, one frame at a time
-    answers.py      deals with what the device says
+    service.py       the loop: a step boundary, then one model step
+    inbox.py         what other threads say: new requests, and cancels
+    intake.py        a request checked against the model, or its refusal
+    order.py         one text that is asked for; choices.py gathers those of a request
+    generation.py    one text under way: its tokens and its memory (text.py: what they say)
+    place.py         where memory comes from: a device, and host pages beside it
+    shared.py        what the parts of one place share
+    roster.py        who waits and who runs, oldest first
+    schedule.py      which tokens the next step computes
+    margin.py        how much memory to ask for, and when
+    targets.py       where a text shares what it computed, and who waits for it
+    publications.py  memories that are being shared, a frame a step
+    wait_die.py      what a refused growth leads to
+    moves.py         from the device to host pages with all rows, and back
+    crew.py          the beams of one request; beams.py: what becomes of them after a step
+    desk.py          asks the owner of the memory, one frame at a time
+    answers.py       deals with what it says
 
-Nothing here knows Ray, sockets or drivers: memory comes through a `services.port.DevicePort`.
+Nothing here knows Ray, sockets or drivers: memory comes through a `services.kv_port.KvPort`.
 """
 
 from kvcluster.services.request.service import RequestService, open_request_service

@@ -26,6 +26,7 @@ from kvcluster.errors import (
 from kvcluster.services.asks import End, Find, Grow, Outcome, Publish, Seal, Shed, TakeSnapshot
 from kvcluster.services.completion import Refused
 from kvcluster.services.kv_port import KvMemory
+from kvcluster.services.request.crew import Crew
 from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.intake import BAD_REQUEST, TOO_LONG
 from kvcluster.services.request.margin import is_due
@@ -155,31 +156,34 @@ class Answers:
         generation.begin(outcome.joined_tokens)
         if looked:
             generation.named = len(generation.tokens)
-            set_out(generation, self._shared.worth, outcome.known_tokens if is_first else 0)
+            if not generation.crew:
+                set_out(generation, self._shared.worth, outcome.known_tokens if is_first else 0)
             self._shared.tally.add(lookups=1, hit_tokens=outcome.joined_tokens)
 
     def _never_fits(self, generation: Generation, error: NeverFits) -> None:
-        """Elsewhere, where there is more room; there it is asked whether it fits."""
-        if self._goes_elsewhere(generation):
+        """Perhaps elsewhere, where it waits as long as it must then."""
+        generation.places_too_small += 1
+        if self._shared.elsewhere is not None and generation.places_too_small == 1:
+            self._shared.move(generation, self._shared.elsewhere)
             return
         need, capacity = error.need, error.capacity
         sentence = f"prompt and max_tokens need {need} bytes of KV memory, and the device has {capacity} bytes"
         self.answer(generation, Refused(BAD_REQUEST, TOO_LONG, sentence))
 
-    def _goes_elsewhere(self, generation: Generation) -> bool:
+    def _overflows(self, generation: Generation) -> bool:
         """One that waits is served by the other place from now on, if there is one that takes what this one refuses."""
-        elsewhere = self._shared.elsewhere
-        if elsewhere is None or generation.phase is not Phase.WAITING:
+        overflow = self._shared.overflow
+        if overflow is None or generation.phase is not Phase.WAITING or generation.places_too_small:
             return False
         self._shared.tally.add(fallbacks=1)
-        self._shared.move(generation, elsewhere)
+        self._shared.move(generation, overflow)
         return True
 
     def _refused(self, generation: Generation, refusal: OutOfBudget) -> None:
         self._shared.tally.add(refusals=1)
         if generation.phase is Phase.RUNNING and not is_due(generation.room):
             return  # it was only topped up along with the others
-        if self._goes_elsewhere(generation) or self._is_turned_away(generation, refusal):
+        if self._overflows(generation) or self._is_turned_away(generation, refusal):
             return
         now = self._clock()
         need_bytes = generation.held_bytes + refusal.need
@@ -230,10 +234,21 @@ class Answers:
 
     def renew(self, generation: Generation, error: KvClusterError) -> None:
         """Its memory takes no more windows: start again in another one, but not for ever."""
+        if generation.crew:
+            self._shared.ending += self.disband(generation.crew)
+            generation = generation.crew.lead
         if self._gives_up(generation, error):
             return
         self._shared.discard(generation)
         self._shared.roster.requeue(generation)
+
+    def disband(self, crew: Crew) -> list[End]:
+        """The lead is to begin again by itself: the ends of the others' memories."""
+        ends = []
+        for other in crew.disband():
+            ends.append(self._shared.release(other))
+            self._shared.roster.leave(other)
+        return ends
 
     def _gives_up(self, generation: Generation, error: KvClusterError) -> bool:
         generation.tries += 1

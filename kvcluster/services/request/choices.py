@@ -39,6 +39,8 @@ class Choices:
 def _together(texts: list[Completion]) -> Completion:
     """What was reused for the first text was reused for the request; the others may reuse what that one computed."""
     first = texts[0]
+    if len(texts) == 1:
+        return first
     return Completion(
         first.text,
         first.finish_reason,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kvcluster.driver.gate import patient_operation
-from kvcluster.errors import DriverError, LimitReached
+from kvcluster.errors import DriverError, KvClusterError, LimitReached
 from kvcluster.index.token_chain import packed
 from kvcluster.services.asks import Ask, End, Find, Grow, Shed
 from kvcluster.services.frames import in_frames
@@ -66,6 +66,10 @@ class MemoryDesk:
         pending, self._pending = self._pending, ()
         outcomes = [outcome for frame in pending for outcome in frame.settle()]
         self._answers.absorb(outcomes, self._held_bytes)
+
+    def renew(self, generation: Generation, error: KvClusterError) -> None:
+        """Its memory is of no use: it begins again in another one, but not for ever."""
+        self._answers.renew(generation, error)
 
     def drain_answered(self) -> list[Answered]:
         """Requests that the device's answers decided since the last call."""
@@ -126,7 +130,7 @@ class MemoryDesk:
         running, demand = self._shared.roster.running, demands[-1]
         younger = [generation for generation in reversed(running) if generation.arrival > demand.younger_than]
         for victim in enough(younger, demand.size_bytes):
-            yield self._shed(victim, again_at=now + self._shared.settings.try_again_s)
+            yield from self._shed(victim, again_at=now + self._shared.settings.try_again_s)
 
     def _relief(self, now: float) -> Iterator[Ask]:
         """What is done for the oldest running request that was refused what it cannot do without."""
@@ -137,12 +141,12 @@ class MemoryDesk:
         match remedy(oldest, oldest.refusal, running):
             case Preempt(victims):
                 for victim in victims:
-                    yield self._shed(victim, again_at=oldest.ask_again_at)
+                    yield from self._shed(victim, again_at=oldest.ask_again_at)
             case GiveBack():
-                yield self._shed(oldest, again_at=oldest.ask_again_at)
+                yield from self._shed(oldest, again_at=oldest.ask_again_at)
             case StartOver():
                 oldest.looks = False
-                yield self._shed(oldest, again_at=now)
+                yield from self._shed(oldest, again_at=now)
             case Wait():
                 if now < oldest.ask_again_at:
                     return
@@ -150,15 +154,19 @@ class MemoryDesk:
             if generation in running and _memory_of(generation) not in self._shared.publications:
                 yield Grow(_memory_of(generation), needed_tokens(generation.length, generation.order.most_held))
 
-    def _shed(self, victim: Generation, *, again_at: float) -> Shed | End:
-        """It loses its memory, and goes on elsewhere if that has room for what it computed."""
+    def _shed(self, victim: Generation, *, again_at: float) -> Iterator[Shed | End]:
+        """It loses its memory, and goes on elsewhere if that has room for what it computed; beams go together."""
         self._shared.tally.add(preemptions=1)
         self._shared.publications.forget(_memory_of(victim))
-        if self._shared.flee and (end := self._shared.flee(victim)):
-            return end
+        if victim.crew:
+            yield from self._answers.disband(victim.crew)
+            victim = victim.crew.lead
+        elif self._shared.flee and (end := self._shared.flee(victim)):
+            yield end
+            return
         victim.ask_again_at = max(victim.ask_again_at, again_at)
         self._shared.roster.requeue(victim)
-        return Shed(_memory_of(victim))
+        yield Shed(_memory_of(victim))
 
     def _growths(self, now: float, *, refused: bool, along: bool) -> Iterator[Grow]:
         """A top-up of everybody when anybody is due; where somebody was refused, what those that are due need.
@@ -201,16 +209,17 @@ class MemoryDesk:
         for generation in shared.roster.waiting:
             is_due_now = generation.ask_again_at <= now
             generation.is_held_back = False
-            if len(found) == seats or not (is_due_now or generation.is_blocked):
+            if seats < generation.seats or not (is_due_now or generation.is_blocked):
                 break
             if is_due_now and not self._hold_back(generation, found):
                 found.append(generation)
+                seats -= generation.seats
         return found
 
     def _hold_back(self, generation: Generation, admitted: list[Generation]) -> bool:
         """Whether somebody older computes the beginning of this one's prompt; that one is to share it, then."""
         older = [other for other in self._shared.roster.running if other.named and other.arrival < generation.arrival]
-        older += [other for other in admitted if other.looks]
+        older = [other for other in (*older, *admitted) if other.looks and not other.crew]
         leader = leader_of(generation, older, self._shared.worth)
         if leader is not None:
             leader[0].targets.add(leader[1])

@@ -23,6 +23,8 @@ from kvcluster.states import moved
 if TYPE_CHECKING:
     import torch
 
+    from kvcluster.services.request.crew import Crew
+
 
 class Phase(Enum):
     WAITING = "waiting"  # holds no windows
@@ -41,22 +43,22 @@ class Generation:
     """The growing answer to one order. `held` tokens have their K and V in `memory`.
 
     Of the first `named` tokens whoever owns the memory knows the ids; `joined` of them came with what others computed,
-    and `targets` says where it shares what it computes itself.
+    and `targets` says where it shares what it computes itself. `crew`: it is a beam, and goes on with the others.
     """
 
-    def __init__(self, order: Order, text: AnswerText) -> None:
+    def __init__(self, order: Order, text: AnswerText, crew: Crew | None = None) -> None:
         self.order = order
+        self.crew = crew
         self.phase = Phase.WAITING
         self.tokens = list(order.prompt)
         self.held = 0
         self.named = 0
         self.joined = 0
-        self.cached: int | None = (
-            None  # of the prompt, the least that any of its admissions found; None before the first
-        )
+        self.cached: int | None = None  # of the prompt, the least that an admission found; None before the first
         self.targets = Targets()
         self.is_whole = True  # its memory has the rows of all tokens that it holds
-        self.may_return = True  # from host pages to the device
+        self.places_too_small = 0  # whatever is free there
+        self.may_return = crew is None  # from host pages to the device
         self.looks = True  # for what others computed, when it asks to be admitted
         self.is_held_back = False  # somebody who runs computes the beginning of its prompt
         self.finish_reason: str | None = None
@@ -110,7 +112,21 @@ class Generation:
 
     @property
     def needs_more(self) -> bool:
+        """Whether it is to ask for more ahead of need; a beam gets what it needs when it is known where it goes on."""
+        if self.crew and self.committed > self.held:
+            return False
         return self.committed < self.order.most_held
+
+    @property
+    def seats(self) -> int:
+        """How many run, or will once the prompt is read."""
+        return self.crew.settings.width if self.crew and len(self.crew.members) == 1 else 1
+
+    def twin(self) -> Generation:
+        """Another beam of its crew, which holds what it holds; its memory is a fork, and leaves nothing for others."""
+        twin = Generation(self.order, self._text, self.crew)
+        twin.tokens, twin.held, twin.is_whole = list(self.tokens), self.held, False
+        return twin
 
     def leave_memory(self) -> KvMemory | None:
         """Give up its memory, if it has one; its place in the queue is remembered."""
@@ -174,7 +190,9 @@ class Generation:
 
     @property
     def step_tokens(self) -> int:
-        """The most tokens that its next step may compute: it stops where it shares what it has."""
+        """The most tokens that its next step may compute: up to where it shares what it has, and only with its crew."""
+        if self.crew and not self.crew.is_ready:
+            return 0
         return min(self.pending, self.committed - self.held, self.targets.distance(self.held))
 
     @property

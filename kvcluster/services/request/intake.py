@@ -10,11 +10,13 @@ import itertools
 import secrets
 from typing import TYPE_CHECKING
 
+from kvcluster.engine.beams import BeamSettings
 from kvcluster.engine.sampling import SamplingParams
 from kvcluster.engine.stop_strings import StopStrings
 from kvcluster.index.identity import CacheIdentity
 from kvcluster.index.token_chain import packed
 from kvcluster.services.completion import MOST_CHOICES, CompletionRequest, Refused
+from kvcluster.services.request.crew import Crew
 from kvcluster.services.request.generation import Generation
 from kvcluster.services.request.order import Order
 from kvcluster.services.request.settings import RequestSettings
@@ -52,6 +54,20 @@ class Intake:
             return problem
         root, ids = self._cache_root(request.cache_salt), packed(prompt)
         end_ids = frozenset() if request.ignore_eos else self._model.eos_ids
+        if request.use_beam_search:
+            return self._beams(
+                request,
+                Order(
+                    key,
+                    next(self._numbers),
+                    prompt,
+                    request.max_tokens,
+                    params,
+                    end_ids,
+                    cache_root=root,
+                    packed_prompt=ids,
+                ),
+            )
         orders = (
             Order(
                 key,
@@ -68,6 +84,23 @@ class Intake:
             for choice in range(request.n)
         )
         return [Generation(order, text) for order, text in zip(orders, texts, strict=True)]
+
+    def _beams(self, request: CompletionRequest, order: Order) -> list[Generation] | Refused:
+        """The lead of a crew as wide as texts are wanted."""
+        settings = BeamSettings(
+            width=request.n,
+            max_tokens=request.max_tokens,
+            eos_ids=order.end_ids,
+            length_penalty=request.length_penalty,
+            early_stopping=request.early_stopping,
+        )
+        most = min(self._settings.max_num_seqs, self._model.vocabulary * request.n // settings.looked_at)
+        if request.n > most:
+            return Refused(BAD_REQUEST, INVALID, f"n is {request.n}, and a beam search here is at most {most} wide")
+        crew = Crew(settings, lambda: self._text(request))
+        lead = Generation(order, self._text(request), crew)
+        crew.members.append(lead)
+        return [lead]
 
     def _text(self, request: CompletionRequest) -> AnswerText:
         return AnswerText(self._tokenizer.detokenizer(), StopStrings(request.stop))

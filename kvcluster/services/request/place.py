@@ -39,7 +39,7 @@ def open_places(
         shared.rosters, shared.tally = [each.roster for each in shares], shares[0].tally
     moves = None
     if pages is not None and settings.fallback is Fallback.HOST:
-        shares[0].elsewhere = shares[1]
+        shares[0].elsewhere, shares[1].elsewhere, shares[0].overflow = shares[1], shares[0], shares[1]
         moves = Moves((device, shares[0]), (pages, shares[1]), clock=clock)
         shares[0].flee = moves.flee
     desks = [MemoryDesk(port, shared, clock=clock) for port, shared in zip(ports, shares, strict=True)]

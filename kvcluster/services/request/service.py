@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 from kvcluster.engine.sampling import next_tokens
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
 from kvcluster.services.kv_port import KvPort
+from kvcluster.services.pages.port import PagePort
+from kvcluster.services.request.beams import Beams
 from kvcluster.services.request.choices import Choices
+from kvcluster.services.request.crew import Crew
 from kvcluster.services.request.generation import Generation
 from kvcluster.services.request.inbox import Cancelled, Inbox, Submitted
-from kvcluster.services.request.intake import Intake
+from kvcluster.services.request.intake import BAD_REQUEST, INVALID, Intake
 from kvcluster.services.request.moves import Moves
 from kvcluster.services.request.place import Place, open_places
 from kvcluster.services.request.schedule import Piece, plan_step
@@ -25,6 +28,8 @@ from kvcluster.services.request.settings import RequestSettings
 from kvcluster.services.request.statistics import RequestStatistics
 
 if TYPE_CHECKING:
+    import torch
+
     from kvcluster.engine.model import Model
     from kvcluster.engine.tokenizer import Tokenizer
 
@@ -35,7 +40,7 @@ def open_request_service(
     port: KvPort,
     settings: RequestSettings | None = None,
     *,
-    pages: KvPort | None = None,
+    pages: PagePort | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> RequestService:
     """A service that computes with `model` in memory of `port`'s device, and in host `pages` where they are given.
@@ -44,7 +49,8 @@ def open_request_service(
     """
     chosen = settings or RequestSettings()
     places, moves = open_places(model, chosen, port, pages, clock=clock)
-    return RequestService(model, Intake(model, tokenizer, chosen), places, moves=moves, clock=clock)
+    beams = Beams(pages, places[1].shared, give_up=places[1].desk.renew) if pages else None
+    return RequestService(model, Intake(model, tokenizer, chosen), places, moves=moves, beams=beams, clock=clock)
 
 
 class RequestService:
@@ -57,12 +63,14 @@ class RequestService:
         places: Sequence[Place],
         *,
         moves: Moves | None,
+        beams: Beams | None,
         clock: Callable[[], float],
     ) -> None:
         self._model = model
         self._intake = intake
         self._places = tuple(places)
         self._moves = moves
+        self._beams = beams
         self._tally = places[0].shared.tally
         self._clock = clock
         self._geometry = model.geometry
@@ -156,9 +164,16 @@ class RequestService:
         if isinstance(made, Refused):
             self._answer(key, made)
             return
+        place = self._places[0]
+        if made[0].crew:
+            if self._beams is None:
+                sentence = "use_beam_search needs host pages, and there are none: give host_memory"
+                self._answer(key, Refused(BAD_REQUEST, INVALID, sentence))
+                return
+            place = self._places[1]
         self._choices.expect(key, len(made))
         for generation in made:
-            self._places[0].shared.roster.join(generation)
+            place.shared.roster.join(generation)
 
     def _cancel(self, key: int) -> None:
         """Whatever goes on for this key ends without an answer."""
@@ -180,11 +195,32 @@ class RequestService:
         self._count_step()
         if not sampling:
             return
+        self._tally.add(generated_tokens=len(sampling))
+        crews = {generation.crew for generation in sampling if generation.crew}
+        if crews:
+            row_of = {generation: row for row, generation in enumerate(sampling)}
+            for crew in crews:
+                self._advance(crew, logits[[row_of[member] for member in crew.members]])
+            sampling = [generation for generation in sampling if not generation.crew]
+            logits = logits[[row_of[generation] for generation in sampling]]
+        self._sample(sampling, logits)
+
+    def _sample(self, sampling: Sequence[Generation], logits: torch.Tensor) -> None:
         orders = [generation.order.params for generation in sampling]
         chosen = next_tokens(logits, orders, [generation.draw_key for generation in sampling])
-        self._tally.add(generated_tokens=len(sampling))
         for generation, token_id in zip(sampling, chosen, strict=True):
             self._extend(generation, token_id)
+
+    def _advance(self, crew: Crew, logits: torch.Tensor) -> None:
+        assert self._beams is not None  # or the request was refused
+        completion = self._beams.advance(crew, logits)
+        if completion is None:
+            return
+        order = crew.lead.order
+        for member in crew.members:
+            self._leave(self._places[1], member)
+        if answer := self._choices.take(order.key, order.choice, completion):
+            self._answer(order.key, answer)
 
     def _extend(self, generation: Generation, token_id: int) -> None:
         generation.take(token_id)

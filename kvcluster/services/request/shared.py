@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 class Shared:
     """One place's state but for the frame in flight. `ending` are memories that are to be given back.
 
-    `tally` and `rosters` are those of all places of the service. `elsewhere` is the place of what this one refuses, and
-    `flee` takes there what is preempted here, with what it computed.
+    `tally` and `rosters` are those of all places of the service. `elsewhere` is the other place, where it takes what
+    never fits here; `overflow` is that of what this one refuses for now, and `flee` takes there what is preempted here,
+    with what it computed.
     """
 
     geometry: KvGeometry
@@ -48,6 +49,7 @@ class Shared:
     publications: Publications = field(default_factory=Publications)
     ending: list[End] = field(default_factory=list)
     elsewhere: Shared | None = None
+    overflow: Shared | None = None
     flee: Callable[[Generation], End | None] | None = None
 
     def __post_init__(self) -> None:
@@ -56,7 +58,8 @@ class Shared:
     @property
     def free_seats(self) -> int:
         """How many more generations may run."""
-        return self.settings.max_num_seqs - sum(len(roster.running) for roster in self.rosters or (self.roster,))
+        running = (generation for roster in self.rosters or (self.roster,) for generation in roster.running)
+        return self.settings.max_num_seqs - sum(generation.seats for generation in running)
 
     def own(self, generation: Generation, memory: KvMemory) -> None:
         generation.memory = memory
@@ -90,6 +93,8 @@ class Shared:
         assert memory is not None
         may_stay = generation.order.cache_root and generation.is_whole
         held = min(generation.held, memory.tokens) if may_stay else 0
+        if generation.crew:
+            held = min(held, len(generation.order.prompt))
         target = generation.targets.reached(held) if self.shape.has_rings and generation.named else 0
         if target and memory not in self.publications:
             self.publications.begin(memory, memory.publication(target, written=held))

@@ -22,6 +22,7 @@ from tests.services.sharing.parts import (
     all_windows,
     chain_of,
     common,
+    listable,
     may_join,
     run_of,
     serves,
@@ -189,18 +190,16 @@ class Expected(RuleBasedStateMachine):
         kept: list[tuple[Prefix, tuple[int, ...]]],
         number: int | None,
     ) -> None:
-        limit = mine.shape.shared_windows(retain)
         parent, base = kept[0] if kept else (None, (0,) * len(mine.shape.groups))
         windows = tuple(self.reach(mine, own, g, start) for g, start in enumerate(base))
         is_of_use = mine.shape.reusable_tokens(windows, retain) > 0 if retain else False
         expected = retain > 0 and not mine.shape.has_rings and windows != base and is_of_use
-        tokens = retain if windows == limit else mine.shape.reusable_tokens(windows, retain)
-        if not expected or self.alike(mine, tokens, windows):
+        if not expected or self.alike(mine, retain, windows):
             assert number == (parent.number if parent else None)
         else:
             assert number
             assert number not in self.prefixes
-            prefix = Prefix(number, mine.client.tenant, mine.shape, tokens, windows, base, parent, is_kept=True)
+            prefix = Prefix(number, mine.client.tenant, mine.shape, retain, windows, base, parent, is_kept=True)
             self.listed(mine, prefix)
             prefix.pieces = {mine.piece_of[window] for window in all_windows(mine.shape, base, windows)}
             self.prefixes[number] = prefix
@@ -213,13 +212,15 @@ class Expected(RuleBasedStateMachine):
 
     def alike(self, mine: Mine, tokens: int, windows: tuple[int, ...]) -> bool:
         """Whether what it would share can be found already."""
+        tokens = listable(mine.shape, tokens, windows)
         is_named = mine.root and len(mine.ids) >= tokens
         return bool(is_named) and any(serves(mine, prefix, tokens, windows) for prefix in self.listed_for(mine))
 
     def listed(self, mine: Mine, prefix: Prefix) -> None:
         """It is found from now on, where its tokens were named."""
-        if mine.root and len(mine.ids) >= prefix.tokens:
-            prefix.ids, prefix.root, prefix.is_kept = mine.ids[: prefix.tokens], mine.root, True
+        tokens = listable(prefix.shape, prefix.tokens, prefix.windows)
+        if mine.root and len(mine.ids) >= tokens > 0:
+            prefix.ids, prefix.root, prefix.is_kept = mine.ids[:tokens], mine.root, True
 
     def listed_for(self, mine: Mine) -> list[Prefix]:
         """What the request may find."""

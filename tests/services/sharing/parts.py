@@ -136,6 +136,11 @@ def common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
+def listable(shape: Shape, tokens: int, windows: tuple[int, ...]) -> int:
+    """How many tokens such a prefix is found by: those before the first window that it lacks."""
+    return tokens if windows == shape.shared_windows(tokens) else shape.reusable_tokens(windows, tokens)
+
+
 def serves(mine: Mine, prefix: Prefix, tokens: int, windows: tuple[int, ...]) -> bool:
     """Whether it is found, and gives whoever has its first `tokens` tokens so many windows."""
     if prefix.ids[:tokens] != mine.ids[:tokens] or len(prefix.ids) < tokens or not may_join(mine, prefix, tokens):
