@@ -14,8 +14,8 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from kvcluster.engine.batch import PackedBatch, Reads
-from kvcluster.engine.paged_attention import PagedReads, attend_pages
+from kvcluster.engine.batch import AnyReads, PackedBatch
+from kvcluster.engine.paged_attention import BlocksInPlace, attend_in_place
 
 ATTENTION_NAME = "kvcluster"
 
@@ -56,11 +56,11 @@ def _write(kv_batch: PackedBatch, layer: int, key: torch.Tensor, value: torch.Te
         place.copy_(rows)
 
 
-def _attended(query: torch.Tensor, read: Reads | PagedReads, layer: int, scaling: float) -> torch.Tensor:
+def _attended(query: torch.Tensor, read: AnyReads, layer: int, scaling: float) -> torch.Tensor:
     """One slice's rows as [rows, kv_heads, group, head_dim]."""
-    if isinstance(read, PagedReads):
-        return attend_pages(query, read, layer, scaling)
-    k, v = read.k[layer], read.v[layer]
+    if isinstance(read, BlocksInPlace):
+        return attend_in_place(query.squeeze(3), read, layer, scaling)
+    k, v = read.of_layer(layer)
     if query.shape[3] == 1:
         return _attended_by_one(query.squeeze(3), k, v, scaling)
     by_group = query[0].transpose(0, 1)  # [group, kv_heads, rows, head_dim]: each of the group reads the same K

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kvcluster.engine.paged_attention import PagedReads
+from kvcluster.engine.paged_attention import BlocksInPlace, GatheredBlocks, reads_of_pages
 from kvcluster.geometry.layout import Side
 from kvcluster.geometry.model import LayerGroup
 from kvcluster.tensors.memory import CPU
@@ -61,6 +61,12 @@ class Reads:
     v: Mapping[int, torch.Tensor]
     mask: torch.Tensor | None
 
+    def of_layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.k[layer], self.v[layer]
+
+
+AnyReads = Reads | BlocksInPlace | GatheredBlocks
+
 
 class PackedBatch:
     """The slices of one step, as the model takes them, on its device. It lives for that step only."""
@@ -73,7 +79,7 @@ class PackedBatch:
         self._device = device
         groups: Sequence[GroupView | LayerGroup] = slices[0].kv.groups
         self._group_of = {layer: i for i, group in enumerate(groups) for layer in group.layers}
-        self._reads: dict[tuple[int, int | None], tuple[Reads | PagedReads, ...]] = {}
+        self._reads: dict[tuple[int, int | None], tuple[AnyReads, ...]] = {}
         self.sizes = [len(piece.token_ids) for piece in slices]
         self.token_ids = torch.tensor([[token for piece in slices for token in piece.token_ids]], device=device)
         self.positions = torch.tensor(
@@ -88,7 +94,7 @@ class PackedBatch:
         ends = torch.tensor(self.sizes).cumsum(0) - 1
         return ends[torch.tensor([piece.sample for piece in self._slices])].to(self._device)
 
-    def reads(self, layer: int, window: int | None) -> tuple[Reads | PagedReads, ...]:
+    def reads(self, layer: int, window: int | None) -> tuple[AnyReads, ...]:
         """What each slice attends to in `layer`, which sees the last `window` tokens, themselves included (None: all).
 
         Raises:
@@ -99,10 +105,10 @@ class PackedBatch:
             self._reads[key] = tuple([self._read(piece, *key) for piece in self._slices])
         return self._reads[key]
 
-    def _read(self, piece: Slice, group: int, window: int | None) -> Reads | PagedReads:
+    def _read(self, piece: Slice, group: int, window: int | None) -> AnyReads:
         first = _first_seen(piece.start, window)
         if isinstance(piece.kv, PagedViews):
-            return PagedReads(piece.kv, first, piece.stop, self._mask(piece, first, window))
+            return reads_of_pages(piece.kv, first, piece.stop, self._mask(piece, first, window))
         keys = piece.kv.groups[group].narrowed(first, piece.stop)
         block = keys.block
         k, v = (_of_side(block, keys.layers, side) for side in Side)

@@ -1,106 +1,99 @@
-"""Attention over host pages: K and V are read in the blocks where they lie.
+"""Attention over host pages: K and V are gathered out of their blocks, or read in the blocks where they lie.
 
-Consecutive blocks are one strided batch for torch, a head at a time: [blocks, block_size, head_dim] with the pool's
-step between blocks, so no byte of K or V is copied. The scores of all runs stand side by side and share one softmax, in
-float32. Each run and head costs two calls, so a table that is in many pieces is gathered instead: it copies, and at
-2,048 tokens in single blocks that took 0.6 ms where the calls took 29 (31 M Llama, one layer, one token, 2 cores).
-So it is for bfloat16, whose batched products were 2 to 8 times slower than the gathered one.
+Gathered, they are copied once a layer and then computed as in a range: 1.1 to 1.3 times a range's time for one token,
+1.0 for a chunk, in whatever order the blocks lie. That copy stays in the processor's cache; where it does not, from
+some 8 MiB of K and V a layer on, it took 1.5 to 4.7 times a range's time.
+
+There one float32 token reads them in place, in 1.1 to 1.6. The blocks of a run (equal steps from number to number) are
+one strided operand of torch's batched product: for each head and each place in a block a matrix [blocks, head_dim],
+whose rows are one pool step apart. No byte of K or V is copied. Keys come in another order than their tokens, which
+matters to no sum. Each run costs two calls. In bfloat16 torch copies such operands by itself; for chunks it took 1.3 to
+6 times the time. (Processor time on one core, 4 heads a K head, median of interleaved runs.)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from kvcluster.geometry.layout import Side
 from kvcluster.tensors.paged_views import PagedViews, runs_of
+from kvcluster.units import MIB
 
-BLOCKS_A_RUN = 8  # at least, on average, where blocks are read in place
+LONG_BYTES = 8 * MIB  # of one layer's K and V: from here on they are read in place,
+BYTES_A_RUN = 1 * MIB  # if this many lie in a run, on average
 
 
 @dataclass(frozen=True, slots=True)
-class PagedReads:
-    """What one slice attends to in a group's layers: tokens [first, stop) of its pages, all of them by the last row.
+class BlocksInPlace:
+    """What one new token attends to: all blocks of `runs`, but for the keys where `hidden` is minus infinity.
 
-    `mask` is added to the scores, [new tokens, keys]; None for a single token.
+    Keys are ordered by run, then by place in the block, then by block.
     """
 
-    views: PagedViews
-    first: int
-    stop: int
+    pool: torch.Tensor
+    runs: Sequence[range]
+    hidden: torch.Tensor
+
+    def of(self, run: range, side: Side, layer: int) -> torch.Tensor:
+        """The run's rows as [kv_heads x block_size, blocks, head_dim]: a view, or an error."""
+        blocks = self.pool[run.start : run.stop : run.step, side, layer]  # [blocks, kv_heads, block_size, head_dim]
+        return blocks.view(len(run), -1, blocks.shape[-1]).transpose(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredBlocks:
+    """What a slice attends to: rows `keys` of these blocks, one behind the other; `mask` as in `batch.Reads`."""
+
+    pool: torch.Tensor
+    numbers: torch.Tensor
+    keys: slice
     mask: torch.Tensor | None
 
-    @property
-    def in_place(self) -> bool:
-        """Whether the blocks are few enough pieces to be read where they lie."""
-        numbers = self.views.blocks_of(self.first, self.stop)
-        return (
-            self.views.pool.dtype == torch.float32
-            and len(runs_of(numbers)) * BLOCKS_A_RUN <= len(numbers) + BLOCKS_A_RUN
-        )
+    def of_layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A copy: K and V as [1, kv_heads, keys, head_dim]."""
+        blocks = self.pool.select(2, layer).permute(1, 2, 0, 3, 4)  # [2, kv_heads, blocks, block_size, head_dim]
+        k, v = blocks.index_select(2, self.numbers).flatten(2, 3)[:, None, :, self.keys]
+        return k, v
 
 
-def attend_pages(query: torch.Tensor, reads: PagedReads, layer: int, scaling: float) -> torch.Tensor:
-    """`query` is [1, kv_heads, group, rows, head_dim]; the result is [rows, kv_heads, group, head_dim]."""
-    _, heads, group, rows, dim = query.shape
-    flat = query[0].reshape(heads, group * rows, dim)
-    result = (_in_place if reads.in_place else _gathered)(flat, reads, layer, scaling)
-    return result.view(heads, group, rows, dim).permute(2, 0, 1, 3)
+def reads_of_pages(
+    views: PagedViews, first: int, stop: int, mask: torch.Tensor | None
+) -> BlocksInPlace | GatheredBlocks:
+    """Tokens [first, stop) of `views` for new tokens that end at `stop`; `mask` is None for a single one."""
+    numbers = views.blocks_of(first, stop)
+    before = first % views.block_size
+    keys = slice(before, before + stop - first)
+    size_bytes = len(numbers) * views.layer_block_bytes
+    if mask is None and views.pool.dtype == torch.float32 and size_bytes >= LONG_BYTES:
+        runs = runs_of(sorted(numbers))
+        if len(runs) * BYTES_A_RUN <= size_bytes:
+            return BlocksInPlace(views.pool, runs, _hidden(numbers, runs, views.block_size, keys))
+    return GatheredBlocks(views.pool, torch.tensor(numbers), keys, mask)
 
 
-def _in_place(query: torch.Tensor, reads: PagedReads, layer: int, scaling: float) -> torch.Tensor:
-    """[kv_heads, group x rows, head_dim]: scores of all blocks, one softmax, and what they weigh."""
-    views, size = reads.views, reads.views.block_size
-    runs = runs_of(views.blocks_of(reads.first, reads.stop))
-    heads, rows, _ = query.shape
-    scores = query.new_empty((heads, rows, size * sum(count for _, count in runs)))
-    for start, count, keys in _places(runs, size):
-        k = views.pool[start : start + count, Side.K, layer]  # [count, kv_heads, size, head_dim]
-        for head in range(heads):
-            of_run = torch.matmul(query[head], k[:, head].transpose(1, 2))  # [count, rows, size]
-            scores[head, :, keys].view(rows, count, size).copy_(of_run.transpose(0, 1))
-    weights = _weights(scores, reads, scaling)
-    result = torch.zeros_like(query)
-    for start, count, keys in _places(runs, size):
-        v = views.pool[start : start + count, Side.V, layer]
-        for head in range(heads):
-            of_run = weights[head, :, keys].view(rows, count, size).transpose(0, 1)
-            result[head] += torch.bmm(of_run, v[:, head]).sum(0)
-    return result
+def attend_in_place(query: torch.Tensor, reads: BlocksInPlace, layer: int, scaling: float) -> torch.Tensor:
+    """One new token: `query` and the result are [1, kv_heads, group, head_dim]."""
+    heads, group, dim = query.shape[1:]
+    size = reads.pool.shape[4]
+    each = (query[0] * scaling).unsqueeze(1).expand(-1, size, -1, -1).reshape(heads * size, group, dim)
+    scores = [torch.bmm(reads.of(run, Side.K, layer), each.transpose(1, 2)) for run in reads.runs]
+    by_key = torch.cat([one.view(heads, -1, group) for one in scores], dim=1)  # [kv_heads, keys, group]
+    weights = (by_key + reads.hidden[:, None]).softmax(1)
+    parts = weights.split_with_sizes([size * len(run) for run in reads.runs], dim=1)
+    result = query.new_zeros((heads, group, dim))
+    for run, part in zip(reads.runs, parts, strict=True):
+        of_run = part.reshape(heads * size, len(run), group).transpose(1, 2)
+        result += torch.bmm(of_run, reads.of(run, Side.V, layer)).view(heads, size, group, dim).sum(1)
+    return result.unsqueeze(0)
 
 
-def _places(runs: list[tuple[int, int]], size: int) -> list[tuple[int, int, slice]]:
-    """Each run, and the keys that are its."""
-    places, at = [], 0
-    for start, count in runs:
-        places.append((start, count, slice(at, at + count * size)))
-        at += count * size
-    return places
-
-
-def _weights(scores: torch.Tensor, reads: PagedReads, scaling: float) -> torch.Tensor:
-    """Of the keys from the first block's beginning on: those before `first` and from `stop` on weigh nothing."""
-    size = reads.views.block_size
-    before = reads.first % size
-    keys = reads.stop - reads.first
-    scores *= scaling
-    scores[..., :before] = float("-inf")
-    scores[..., before + keys :] = float("-inf")
-    if reads.mask is not None:
-        new = reads.mask.shape[0]
-        seen = scores[..., before : before + keys]
-        seen.view(seen.shape[0], -1, new, keys).add_(reads.mask)
-    return scores.softmax(-1)
-
-
-def _gathered(query: torch.Tensor, reads: PagedReads, layer: int, scaling: float) -> torch.Tensor:
-    views = reads.views
-    numbers = torch.tensor(views.blocks_of(reads.first, reads.stop))
-    blocks = views.pool[numbers, :, layer]  # [count, 2, kv_heads, size, head_dim]
-    before = reads.first % views.block_size
-    rows = blocks.permute(1, 2, 0, 3, 4).flatten(2, 3)[:, :, before : before + reads.stop - reads.first]
-    mask = None if reads.mask is None else reads.mask.repeat(query.shape[1] // reads.mask.shape[0], 1)
-    k, v = rows[Side.K].unsqueeze(0), rows[Side.V].unsqueeze(0)
-    return scaled_dot_product_attention(query.unsqueeze(0), k, v, attn_mask=mask, scale=scaling)[0]
+def _hidden(numbers: Sequence[int], runs: Sequence[range], size: int, keys: slice) -> torch.Tensor:
+    """Added to the scores of all rows of the blocks: what lies before and behind `keys` is not seen."""
+    rows = torch.full((len(numbers) * size,), float("-inf"))
+    rows[keys] = 0
+    ascending = sorted(range(len(numbers)), key=numbers.__getitem__)
+    by_block = rows.view(-1, size)[torch.tensor(ascending)]
+    return torch.cat([part.t().flatten() for part in by_block.split_with_sizes([len(run) for run in runs])])

@@ -56,6 +56,7 @@ class Finder:
         self._check(reservation, token_ids)
         before, reservation.token_ids = reservation.token_ids, token_ids
         work.txn.doing("tokens told", 0, undo=lambda _: _tell(reservation, before))
+        self.ended(reservation)  # with what it was told when it last looked
         if not reservation.cache_root:
             return Finding()
         covered, joining = self._joined(reservation, token_ids, work)
@@ -81,9 +82,11 @@ class Finder:
         if not self._has_room(reservation):
             return 0, None
         for match in islice(self._books.index.matches(reservation.cache_root, token_ids), MOST_TRIED):
+            named = work.runs_named
             try:
                 joining = self._sharing.join(reservation, match.number, match.tokens, work)
             except NotShareable:
+                work.runs_named = named  # no answer names what could not be sealed
                 continue
             return match.tokens, _to_the_last(joining, count_of(token_ids))
         return 0, None
@@ -101,7 +104,6 @@ class Finder:
         """
         root, token_ids, request = reservation.cache_root, reservation.token_ids, reservation.request
         index = self._books.index
-        index.ended(request)  # what it was told when it last looked
         work.after.append(lambda: index.note(root, token_ids, request))
         known = index.known(root, token_ids, request)
         if known <= covered or not index.claim(root, token_ids[: known * ID_BYTES], request):

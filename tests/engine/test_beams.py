@@ -24,7 +24,7 @@ VOCABULARY = 24
 STEPS = 8
 
 
-class TableModel(PreTrainedModel, GenerationMixin):
+class TableModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """What follows depends on the position and the last token, by a table: small vocabularies end often."""
 
     config_class = LlamaConfig

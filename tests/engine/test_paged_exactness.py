@@ -11,12 +11,11 @@ import torch
 from transformers import GenerationConfig
 
 from kvcluster import LocalDevice
+from kvcluster.engine import paged_attention
 from kvcluster.engine.model import Model
-from kvcluster.engine.paged_attention import PagedReads
 from kvcluster.paged.gather import gather_batched_paged_kv
-from kvcluster.tensors.paged_views import runs_of
 from tests.engine.on_device import Loop, Running
-from tests.engine.on_pages import BLOCK_SIZE, PagedRunning, greedy, pages_for, shuffled
+from tests.engine.on_pages import PagedRunning, greedy, pages_for, shuffled
 
 FAMILIES = ("llama", "qwen3", "mistral", "gemma3")
 NEW_TOKENS = 32
@@ -43,29 +42,26 @@ def wanted(reference: ByFamily) -> ByFamily:
     return cache(lambda family: [generated(family, prompt) for prompt in prompts()])
 
 
-@pytest.mark.parametrize("run", [1, 16])
+@pytest.mark.parametrize(("run", "in_place_from"), [(1, 0), (16, 0), (1, 2**60)])
 @pytest.mark.parametrize("chunk_tokens", [13, 4096])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shuffled_tables_get_the_tokens_of_generate(
-    family: str, chunk_tokens: int, run: int, opened: ByFamily, wanted: ByFamily
+    family: str,
+    chunk_tokens: int,
+    run: int,
+    in_place_from: int,
+    opened: ByFamily,
+    wanted: ByFamily,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(paged_attention, "LONG_BYTES", in_place_from)
+    monkeypatch.setattr(paged_attention, "BYTES_A_RUN", 0)
     model: Model = opened(family)
     with pages_for(model) as pool:
         tables = shuffled(pool, len(prompts()), run=run)
         sequences = [PagedRunning(model, pool, p, t) for p, t in zip(prompts(), tables, strict=True)]
         greedy(model, sequences, new_tokens=NEW_TOKENS, chunk_tokens=chunk_tokens)
         assert [sequence.new_ids for sequence in sequences] == wanted(family)
-
-
-def test_both_ways_of_reading_blocks_are_taken(opened: ByFamily) -> None:
-    model: Model = opened("llama")
-    with pages_for(model) as pool:
-        ways = {}
-        for run in (1, 16):
-            [table] = shuffled(pool, 1, run=run)
-            running = PagedRunning(model, pool, [1], table)
-            ways[run] = PagedReads(running.views, 0, 16 * BLOCK_SIZE, None).in_place
-        assert ways == {1: False, 16: True}
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
@@ -124,8 +120,3 @@ def test_what_the_engine_wrote_is_what_a_gathered_batch_has(opened: ByFamily) ->
         assert torch.equal(k[0], k[1])
         assert torch.equal(v[0], v[1])
         assert float(k.abs().max()) < 1e3
-
-
-def test_consecutive_numbers_are_one_run() -> None:
-    assert runs_of([4, 5, 6, 2, 3, 9]) == [(4, 3), (2, 2), (9, 1)]
-    assert runs_of([]) == []

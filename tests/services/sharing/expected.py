@@ -15,6 +15,7 @@ from kvcluster.wire import messages as wire
 from tests.services.device_world import GRANULE, Client, Device, DeviceWorld
 from tests.services.sharing.parts import (
     CAPACITY,
+    MOST,
     QUOTA,
     TENANTS,
     Mine,
@@ -228,7 +229,7 @@ class Expected(RuleBasedStateMachine):
 
     def found(self, mine: Mine, found: wire.Found) -> Prefix | None:
         """The longest of what it may find, and what it is to publish; it uses it now."""
-        may = {p: common(p.ids, mine.ids) for p in self.listed_for(mine) if mine.root}
+        may = {p: common(p.ids, mine.ids) for p in self.listed_for(mine) if mine.root and self.has_room(mine)}
         may = {prefix: equal for prefix, equal in may.items() if may_join(mine, prefix, equal)}
         prefix = self.prefixes.get(found.prefix)
         covered = may[prefix] if prefix else 0
@@ -248,7 +249,7 @@ class Expected(RuleBasedStateMachine):
     def known(self, mine: Mine, covered: int) -> int:
         """What others had of its tokens, if it is the one to publish it; and it has them too from now on."""
         self.claimed = {key: claimer for key, claimer in self.claimed.items() if claimer is not mine}
-        if not mine.root or not mine.shape.has_rings:
+        if not mine.root or not mine.shape.has_rings or not self.has_room(mine):
             return covered
         known = 0
         for stop in range(16, len(mine.ids) + 1, 16):
@@ -257,6 +258,11 @@ class Expected(RuleBasedStateMachine):
             by.add(mine)
         key = mine.client.tenant, mine.root, mine.ids[:known]
         return known if known > covered and self.claimed.setdefault(key, mine) is mine else covered
+
+    def has_room(self, mine: Mine) -> bool:
+        """Whether all of it would fit beside what it shares."""
+        most = mine.shape.window_count(mine.shape.with_snapshots(mine.shape.windows(MOST)))
+        return most <= self.most(mine.client.tenant, {})
 
     def uses(self, mine: Mine, prefix: Prefix, windows: tuple[int, ...]) -> None:
         prefix.users.add(mine)
