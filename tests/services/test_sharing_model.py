@@ -158,6 +158,8 @@ class SharingModel(Expected):
         left = mine.uses[::-1] if leaves else []
         ops += [mine.request.leave_op(prefix.number) for prefix, _ in left]
         more = ids_of(data.draw(families), MOST)[len(mine.ids) : retain] if data.draw(st.integers(0, 2)) else ()
+        if mine.uses and not mine.ids:
+            more = ()  # whatever it joined, it said nothing of its tokens
         *_, closed = mine.client.ask(*ops, mine.request.close_op(retain, more))
         mine.ids += more
         assert isinstance(closed, wire.Closed)
@@ -234,6 +236,8 @@ class SharingModel(Expected):
         prefix = self.prefixes.get(number)
         amount = data.draw(st.one_of(tokens, st.just(min(MOST, prefix.tokens + 10))) if prefix else tokens)
         mine = self.joiner(data, prefix)
+        if mine.ids and prefix and common(mine.ids, prefix.ids) < amount:
+            return  # it would say that tokens are equal which are not
         ops: tuple[wire.Operation, ...] = mine.request.grow_ops(amount, also * 8) if also else ()
         try:
             joined, *more = mine.client.ask(mine.request.join_op(number, amount), *ops)
