@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kvcluster.engine.paged_attention import BlocksInPlace, GatheredBlocks, reads_of_pages
+from kvcluster.engine.paged_attention import BlocksInPlace, GatheredBlocks, Scratch, reads_of_pages
 from kvcluster.geometry.layout import Side
 from kvcluster.geometry.model import LayerGroup
 from kvcluster.tensors.memory import CPU
@@ -80,6 +80,7 @@ class PackedBatch:
         groups: Sequence[GroupView | LayerGroup] = slices[0].kv.groups
         self._group_of = {layer: i for i, group in enumerate(groups) for layer in group.layers}
         self._reads: dict[tuple[int, int | None], tuple[AnyReads, ...]] = {}
+        self._scratch = Scratch()
         self.sizes = [len(piece.token_ids) for piece in slices]
         self.token_ids = torch.tensor([[token for piece in slices for token in piece.token_ids]], device=device)
         self.positions = torch.tensor(
@@ -108,7 +109,8 @@ class PackedBatch:
     def _read(self, piece: Slice, group: int, window: int | None) -> AnyReads:
         first = _first_seen(piece.start, window)
         if isinstance(piece.kv, PagedViews):
-            return reads_of_pages(piece.kv, first, piece.stop, self._mask(piece, first, window))
+            mask = self._mask(piece, first, window)
+            return reads_of_pages(piece.kv, first, piece.stop, mask, self._scratch)
         keys = piece.kv.groups[group].narrowed(first, piece.stop)
         block = keys.block
         k, v = (_of_side(block, keys.layers, side) for side in Side)

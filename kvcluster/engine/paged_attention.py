@@ -2,9 +2,9 @@
 
 Gathered, they are copied once a layer and then computed as in a range: 1.1 to 1.3 times a range's time for one token,
 1.0 for a chunk, in whatever order the blocks lie. That copy stays in the processor's cache; where it does not, from
-some 8 MiB of K and V a layer on, it took 1.5 to 4.7 times a range's time.
+some 16 MiB of K and V a layer on, it took 1.7 to 1.8 times a range's time.
 
-There one float32 token reads them in place, in 1.1 to 1.6. The blocks of a run (equal steps from number to number) are
+There one float32 token reads them in place, in 1.1 to 1.5. The blocks of a run (equal steps from number to number) are
 one strided operand of torch's batched product: for each head and each place in a block a matrix [blocks, head_dim],
 whose rows are one pool step apart. No byte of K or V is copied. Keys come in another order than their tokens, which
 matters to no sum. Each run costs two calls. In bfloat16 torch copies such operands by itself; for chunks it took 1.3 to
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -22,7 +23,7 @@ from kvcluster.geometry.layout import Side
 from kvcluster.tensors.paged_views import PagedViews, runs_of
 from kvcluster.units import MIB
 
-LONG_BYTES = 8 * MIB  # of one layer's K and V: from here on they are read in place,
+LONG_BYTES = 16 * MIB  # of one layer's K and V: from here on they are read in place,
 BYTES_A_RUN = 1 * MIB  # if this many lie in a run, on average
 
 
@@ -43,6 +44,23 @@ class BlocksInPlace:
         return blocks.view(len(run), -1, blocks.shape[-1]).transpose(0, 1)
 
 
+class Scratch:
+    """Where a step gathers blocks: one layer of one slice at a time, each over what was there before.
+
+    A fresh tensor for each is fresh memory from the kernel once it is large: at 2 MiB a step took 2.3 times as long.
+    """
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0)
+
+    def tensor(self, sizes: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Of any content, and valid until the next call."""
+        count = prod(sizes)
+        if self._memory.dtype != dtype or self._memory.numel() < count:
+            self._memory = torch.empty(count, dtype=dtype)
+        return self._memory[:count].view(*sizes)
+
+
 @dataclass(frozen=True, slots=True)
 class GatheredBlocks:
     """What a slice attends to: rows `keys` of these blocks, one behind the other; `mask` as in `batch.Reads`."""
@@ -51,16 +69,20 @@ class GatheredBlocks:
     numbers: torch.Tensor
     keys: slice
     mask: torch.Tensor | None
+    scratch: Scratch
 
     def of_layer(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A copy: K and V as [1, kv_heads, keys, head_dim]."""
+        """A copy, valid until the scratch's next use: K and V as [1, kv_heads, keys, head_dim]."""
         blocks = self.pool.select(2, layer).permute(1, 2, 0, 3, 4)  # [2, kv_heads, blocks, block_size, head_dim]
-        k, v = blocks.index_select(2, self.numbers).flatten(2, 3)[:, None, :, self.keys]
+        sides, heads, _, size, dim = blocks.shape
+        copy = self.scratch.tensor((sides, heads, len(self.numbers), size, dim), self.pool.dtype)
+        torch.index_select(blocks, 2, self.numbers, out=copy)
+        k, v = copy.flatten(2, 3)[:, None, :, self.keys]
         return k, v
 
 
 def reads_of_pages(
-    views: PagedViews, first: int, stop: int, mask: torch.Tensor | None
+    views: PagedViews, first: int, stop: int, mask: torch.Tensor | None, scratch: Scratch
 ) -> BlocksInPlace | GatheredBlocks:
     """Tokens [first, stop) of `views` for new tokens that end at `stop`; `mask` is None for a single one."""
     numbers = views.blocks_of(first, stop)
@@ -71,7 +93,7 @@ def reads_of_pages(
         runs = runs_of(sorted(numbers))
         if len(runs) * BYTES_A_RUN <= size_bytes:
             return BlocksInPlace(views.pool, runs, _hidden(numbers, runs, views.block_size, keys))
-    return GatheredBlocks(views.pool, torch.tensor(numbers), keys, mask)
+    return GatheredBlocks(views.pool, torch.tensor(numbers), keys, mask, scratch)
 
 
 def attend_in_place(query: torch.Tensor, reads: BlocksInPlace, layer: int, scaling: float) -> torch.Tensor:
