@@ -21,14 +21,13 @@ import torch
 from kvcluster.paged.block_pool import BlockPool
 from kvcluster.paged.block_table import BlockTable, BlockTables
 from kvcluster.paged.counts import number_of
-from kvcluster.paged.gather import Gathered
 
 
 class PagedKvCache:
     """Sequences over one pool, by number. For one thread."""
 
     def __init__(self, pool: BlockPool) -> None:
-        self._pool = pool
+        self.pool = pool
         self._tables = BlockTables(pool.counts, pool.shape.block_size)
         self._open: dict[int, tuple[BlockTable, int]] = {}  # the table, and how many tokens are written
         self._last = 0
@@ -53,7 +52,7 @@ class PagedKvCache:
             ValueError: no tokens, another shape, or a sequence that is not open. Nothing changed.
         """
         table, before = self._find(sequence)
-        shape = self._pool.shape
+        shape = self.pool.shape
         wanted = (shape.num_layers, shape.num_kv_heads, k.shape[2] if k.dim() == 4 else 0, shape.head_dim)
         if k.shape != v.shape or tuple(k.shape) != wanted or not wanted[2]:
             raise ValueError(f"K and V are [layers, kv_heads, tokens, head_dim] as in {wanted}, not {tuple(k.shape)}")
@@ -71,7 +70,7 @@ class PagedKvCache:
         """
         table, tokens = self._find(sequence)
         self._grow(table, tokens + 1)
-        return number_of(table.blocks[tokens // self._pool.shape.block_size])
+        return number_of(table.blocks[tokens // self.pool.shape.block_size])
 
     def fork(self, sequence: int, n: int) -> list[int]:
         """`n` sequences that go on from it, in the same blocks; all or none. It costs no block.
@@ -110,19 +109,9 @@ class PagedKvCache:
         del self._open[sequence]
         self._tables.drop(table)
 
-    def gather_batched_paged_kv(
-        self,
-        layer_idx: int,
-        block_tables: Sequence[Sequence[int]],
-        context_lens: Sequence[int],
-        device: torch.device | str = "cpu",
-    ) -> Gathered:
-        """K and V of one layer for a batch: see `paged.gather`. It copies."""
-        return self._pool.gather_batched_paged_kv(layer_idx, block_tables, context_lens, device)
-
     def check_invariants(self) -> None:
         """Raises InvariantBroken where counts and tables do not agree."""
-        self._pool.check_invariants()
+        self.pool.check_invariants()
 
     def _add(self, table: BlockTable, tokens: int) -> int:
         self._last += 1
@@ -139,7 +128,7 @@ class PagedKvCache:
         growth = self._tables.grow(table, tokens)
         try:
             for copy in growth.copies:
-                self._pool.store.copy_tokens(number_of(copy.source), number_of(copy.target), copy.tokens)
+                self.pool.store.copy_tokens(number_of(copy.source), number_of(copy.target), copy.tokens)
         except BaseException:
             self._tables.undo(table, growth)
             raise
@@ -147,10 +136,10 @@ class PagedKvCache:
 
     def _write(self, table: BlockTable, start: int, rows: torch.Tensor) -> None:
         """[2, layers, kv_heads, tokens, head_dim] from token `start` on."""
-        size, done = self._pool.shape.block_size, 0
+        size, done = self.pool.shape.block_size, 0
         while done < rows.shape[3]:
             entry, offset = divmod(start + done, size)
             count = min(size - offset, rows.shape[3] - done)
-            block = self._pool.tensor[number_of(table.blocks[entry])]
+            block = self.pool.tensor[number_of(table.blocks[entry])]
             block[..., offset : offset + count, :] = rows[..., done : done + count, :]
             done += count

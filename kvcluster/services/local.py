@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 from typing import Self
 
 from kvcluster.budget.quotas import Quotas
 from kvcluster.driver.cuda import open_cuda_driver
 from kvcluster.driver.gate import operation
 from kvcluster.driver.host import HostDriver, open_host_driver
-from kvcluster.driver.protocol import Driver, PhysicalHandle
+from kvcluster.driver.protocol import Driver
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.ids import new_session
@@ -34,11 +33,12 @@ from kvcluster.services.device_settings import (
     pool_bytes_for,
     what_is_there,
 )
+from kvcluster.services.direct import DirectTransport
 from kvcluster.services.port import DevicePort
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 from kvcluster.services.statistics import DeviceStatistics
 from kvcluster.units import KIB, parse_bytes
-from kvcluster.wire.messages import Hello, Reclaim
+from kvcluster.wire.messages import Hello
 
 _GRANULE_BYTES = 64 * KIB  # of a host device
 
@@ -117,7 +117,7 @@ class LocalDevice:
         """Another client, with a session of its own."""
         session = new_session()
         welcome = self.service.hello(Hello(session=session), pid=os.getpid())
-        port = DevicePort(session, welcome, self.driver, _Direct(self.service, session))
+        port = DevicePort(session, welcome, self.driver, DirectTransport(self.service, session))
         self._ports.append(port)
         return port
 
@@ -194,40 +194,3 @@ class LocalDevice:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    data: bytes
-
-    def ready(self) -> bool:
-        return True
-
-    def result(self, timeout_s: float) -> bytes:
-        return self.data
-
-
-class _Direct:
-    """The transport of a LocalDevice: a call."""
-
-    def __init__(self, service: DeviceService, session: str) -> None:
-        self._service = service
-        self._session = session
-
-    def send(self, frame: bytes) -> _Answered:
-        return _Answered(self._service.frame(frame))
-
-    def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
-        return self._service.handles(self._session, seq)
-
-    def settled(self, handles: Sequence[PhysicalHandle]) -> None:
-        """Borrowed, so there is nothing to drop."""
-
-    def pushes(self) -> tuple[Reclaim, ...]:
-        """What is to be forgotten was only borrowed."""
-        if not self._service.has_pushes:
-            return ()
-        return tuple(push for push in self._service.pushes(self._session) if isinstance(push, Reclaim))
-
-    def close(self) -> None:
-        self._service.disconnected(self._session)

@@ -7,12 +7,11 @@ from functools import cache
 from typing import Any
 
 import pytest
-import torch
-from transformers import GenerationConfig
 
 from kvcluster import Layout, LocalDevice
 from kvcluster.engine.model import Model
 from kvcluster.testing.models import WINDOW_TOKENS
+from tests.engine.generated import drawn_prompts, greedy_ids
 from tests.engine.on_device import Arrival, Loop, Running, take_step
 
 FAMILIES = ("llama", "qwen2", "qwen3", "mistral", "gemma3")
@@ -24,21 +23,13 @@ ByFamily = Callable[[str], Any]
 
 @cache
 def prompts() -> list[list[int]]:
-    generator = torch.Generator().manual_seed(7)
-    return [torch.randint(2, 512, (count,), generator=generator).tolist() for count in PROMPT_TOKENS]
+    return drawn_prompts(PROMPT_TOKENS, seed=7)
 
 
 @pytest.fixture(scope="session")
 def wanted(reference: ByFamily) -> ByFamily:
     """What generate() gives for each prompt by itself."""
-    settings = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=1)
-
-    def generated(family: str, prompt: list[int]) -> list[int]:
-        ids = torch.tensor([prompt])
-        output = reference(family).generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
-        return output[0, len(prompt) :].tolist()
-
-    return cache(lambda family: [generated(family, prompt) for prompt in prompts()])
+    return cache(lambda family: [greedy_ids(reference(family), p, new_tokens=NEW_TOKENS) for p in prompts()])
 
 
 def texts(sequences: list[Running]) -> list[list[int]]:

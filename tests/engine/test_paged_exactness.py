@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GenerationConfig
 
 from kvcluster import LocalDevice
 from kvcluster.engine import paged_attention
 from kvcluster.engine.model import Model
 from kvcluster.paged.gather import gather_batched_paged_kv
+from tests.engine.generated import drawn_prompts, greedy_ids
 from tests.engine.on_device import Loop, Running
 from tests.engine.on_pages import PagedRunning, greedy, pages_for, shuffled
 
@@ -26,20 +26,12 @@ ByFamily = Callable[[str], Any]
 
 @cache
 def prompts() -> list[list[int]]:
-    generator = torch.Generator().manual_seed(11)
-    return [torch.randint(2, 512, (count,), generator=generator).tolist() for count in PROMPT_TOKENS]
+    return drawn_prompts(PROMPT_TOKENS, seed=11)
 
 
 @pytest.fixture(scope="session")
 def wanted(reference: ByFamily) -> ByFamily:
-    settings = GenerationConfig(do_sample=False, max_new_tokens=NEW_TOKENS, pad_token_id=1)
-
-    def generated(family: str, prompt: list[int]) -> list[int]:
-        ids = torch.tensor([prompt])
-        output = reference(family).generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
-        return output[0, len(prompt) :].tolist()
-
-    return cache(lambda family: [generated(family, prompt) for prompt in prompts()])
+    return cache(lambda family: [greedy_ids(reference(family), p, new_tokens=NEW_TOKENS) for p in prompts()])
 
 
 @pytest.mark.parametrize(("run", "in_place_from"), [(1, 0), (16, 0), (1, 2**60)])

@@ -35,7 +35,7 @@ def values_of(cache: PagedKvCache, sequence: int) -> list[int]:
     table = cache.block_table(sequence)
     found = []
     for layer in range(LAYERS):
-        k, v, mask = cache.gather_batched_paged_kv(layer, [table], [tokens])
+        k, v, mask = cache.pool.gather_batched_paged_kv(layer, [table], [tokens])
         assert mask.all()
         assert torch.equal(k, -v)
         assert torch.equal(k, k[..., :1, :1].expand_as(k))

@@ -125,12 +125,12 @@ def test_bad_input_is_refused_and_changes_nothing() -> None:
             lambda: cache.truncate(sequence, 2),
             lambda: cache.truncate(sequence, -1),
             lambda: cache.drop(99),
-            lambda: cache.gather_batched_paged_kv(0, [], []),
-            lambda: cache.gather_batched_paged_kv(0, [[0]], [SIZE + 1]),
-            lambda: cache.gather_batched_paged_kv(0, [[0]], [0]),
-            lambda: cache.gather_batched_paged_kv(0, [[4]], [1]),
-            lambda: cache.gather_batched_paged_kv(2, [[0]], [1]),
-            lambda: cache.gather_batched_paged_kv(0, [[0]], [1, 1]),
+            lambda: cache.pool.gather_batched_paged_kv(0, [], []),
+            lambda: cache.pool.gather_batched_paged_kv(0, [[0]], [SIZE + 1]),
+            lambda: cache.pool.gather_batched_paged_kv(0, [[0]], [0]),
+            lambda: cache.pool.gather_batched_paged_kv(0, [[4]], [1]),
+            lambda: cache.pool.gather_batched_paged_kv(2, [[0]], [1]),
+            lambda: cache.pool.gather_batched_paged_kv(0, [[0]], [1, 1]),
         ):
             with pytest.raises(ValueError, match=r"not|has|tables"):
                 misuse()
@@ -145,7 +145,7 @@ def test_a_gathered_batch_has_each_sequences_rows_and_nothing_of_others_behind_t
         cache.append(long, *rows([1, 2, 3, 4, 5, 6]))
         cache.append(short, *rows([7]))
         tables = [cache.block_table(long), cache.block_table(short)]
-        k, v, mask = cache.gather_batched_paged_kv(0, tables, [6, 1])
+        k, v, mask = cache.pool.gather_batched_paged_kv(0, tables, [6, 1])
         assert k.shape == (2, 6, 1, 2)
         assert mask.tolist() == [[True] * 6, [True] + [False] * 5]
         assert k[:, :, 0, 0].tolist() == [[1, 2, 3, 4, 5, 6], [7, 0, 0, 0, 0, 0]]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
 
 from kvcluster.attach.server import open_attach_server
@@ -16,6 +17,7 @@ from kvcluster.failpoints import ENVIRONMENT
 from kvcluster.services.device import DeviceService, DeviceSettings
 from kvcluster.services.device_memory import MemorySettings
 from kvcluster.services.statistics import DeviceStatistics
+from kvcluster.testing.stand_in_cuda import environment, fresh_stand_in
 from tests.piped import TIMEOUT_S, Piped
 
 GRANULE = 4096
@@ -78,7 +80,21 @@ class Host:
     def close(self) -> None:
         for child in self._children:
             child.end()
+        self.eventually(lambda: not self.service.statistics().sessions, "the kernel has said that all are dead")
         self.server.close()
         self._thread.join(TIMEOUT_S)
         self.service.close()
         self.driver.close()
+
+
+@contextmanager
+def opened_host(kind: str) -> Iterator[Host]:
+    """A device of the "host", or with "cuda" a GPU's of a stand-in whose granule is as small."""
+    with ExitStack() as opened:
+        if kind == "cuda":
+            opened.enter_context(fresh_stand_in(GRANULE=GRANULE))
+            host = Host(gpu="cuda:0", env=environment(GRANULE=GRANULE))
+        else:
+            host = Host()
+        opened.callback(host.close)
+        yield host

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from kvcluster.testing.stand_in_cuda import environment, fresh_stand_in
 from tests.piped import Piped
-from tests.services.processes import GRANULE, Host
+from tests.services.processes import GRANULE, Host, opened_host
 
 PREFIX_TOKENS = 2048  # of 256 bytes: 128 granules
 PREFIX_GRANULES = 128
@@ -21,13 +19,7 @@ PREFIX_BYTES = PREFIX_GRANULES * GRANULE
 @pytest.fixture(params=["host", "cuda"])
 def host(request: pytest.FixtureRequest, nothing_left: None) -> Iterator[Host]:
     """A device of the host, and a GPU's of a stand-in whose granule is as small."""
-    with ExitStack() as opened:
-        if request.param == "cuda":
-            opened.enter_context(fresh_stand_in(GRANULE=GRANULE))
-            host = Host(gpu="cuda:0", env=environment(GRANULE=GRANULE))
-        else:
-            host = Host()
-        opened.callback(host.close)
+    with opened_host(request.param) as host:
         yield host
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from kvcluster.driver.linux import duplicate
@@ -21,11 +20,12 @@ from kvcluster.paged.block_pool import BlockPool
 from kvcluster.paged.shape import PageShape
 from kvcluster.paged.store import attach_store
 from kvcluster.services.device_settings import DeviceSettings, MemorySettings
+from kvcluster.services.direct import DirectSender
 from kvcluster.services.pages.port import PagePort
 from kvcluster.services.pages.service import PageService
 from kvcluster.services.pages.statistics import PageStatistics
 from kvcluster.units import parse_bytes
-from kvcluster.wire.messages import Hello, Reclaim
+from kvcluster.wire.messages import Hello
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +76,7 @@ class LocalPages:
         session, pool = new_session(), self.pool
         welcome = self.service.hello(Hello(session=session), pid=os.getpid())
         store = attach_store(duplicate(pool.store.descriptor), pool.shape, pool.counts.num_blocks, pool.store.dtype)
-        port = PagePort(session, welcome, store, _Direct(self.service, session))
+        port = PagePort(session, welcome, store, DirectSender(self.service, session))
         self._ports.append(port)
         return port
 
@@ -99,33 +99,3 @@ class LocalPages:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    data: bytes
-
-    def ready(self) -> bool:
-        return True
-
-    def result(self, timeout_s: float) -> bytes:
-        return self.data
-
-
-class _Direct:
-    """The transport: a call."""
-
-    def __init__(self, service: PageService, session: str) -> None:
-        self._service = service
-        self._session = session
-
-    def send(self, frame: bytes) -> _Answered:
-        return _Answered(self._service.frame(frame))
-
-    def pushes(self) -> tuple[Reclaim, ...]:
-        if not self._service.has_pushes:
-            return ()
-        return tuple(push for push in self._service.pushes(self._session) if isinstance(push, Reclaim))
-
-    def close(self) -> None:
-        self._service.disconnected(self._session)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kvcluster.engine.beams import BeamSettings
@@ -54,36 +55,24 @@ class Intake:
             return problem
         root, ids = self._cache_root(request.cache_salt), packed(prompt)
         end_ids = frozenset() if request.ignore_eos else self._model.eos_ids
-        if request.use_beam_search:
-            return self._beams(
-                request,
-                Order(
-                    key,
-                    next(self._numbers),
-                    prompt,
-                    request.max_tokens,
-                    params,
-                    end_ids,
-                    cache_root=root,
-                    packed_prompt=ids,
-                ),
-            )
-        orders = (
-            Order(
-                key,
-                next(self._numbers),
-                prompt,
-                request.max_tokens,
-                params,
-                end_ids,
-                choice=choice,
-                sample=request.sample + choice,
-                cache_root=root,
-                packed_prompt=ids,
-            )
-            for choice in range(request.n)
+        asked = Order(
+            key,
+            next(self._numbers),
+            prompt,
+            request.max_tokens,
+            params,
+            end_ids,
+            sample=request.sample,
+            cache_root=root,
+            packed_prompt=ids,
         )
-        return [Generation(order, text) for order, text in zip(orders, texts, strict=True)]
+        if request.use_beam_search:
+            return self._beams(request, asked)
+        others = (
+            replace(asked, number=next(self._numbers), choice=choice, sample=asked.sample + choice)
+            for choice in range(1, request.n)
+        )
+        return [Generation(order, text) for order, text in zip((asked, *others), texts, strict=True)]
 
     def _beams(self, request: CompletionRequest, order: Order) -> list[Generation] | Refused:
         """The lead of a crew as wide as texts are wanted."""
