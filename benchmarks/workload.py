@@ -16,6 +16,7 @@ from kvcluster.engine.pretrained import model_folder, models_cache
 from kvcluster.engine.tokenizer import open_tokenizer
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
 from kvcluster.services.local import LocalDevice, open_device
+from kvcluster.services.pages.local import LocalPages, open_pages
 from kvcluster.services.request import RequestService, RequestStatistics, open_request_service
 from kvcluster.services.request.settings import request_settings
 from kvcluster.testing.models import make_model
@@ -60,9 +61,12 @@ def prompts(count: int, *, shortest: int, longest: int, vocabulary: int) -> list
 class OurArm:
     """A request service with its device and model, kept over all rounds."""
 
-    def __init__(self, subject: Subject, device: LocalDevice, service: RequestService) -> None:
+    def __init__(
+        self, subject: Subject, device: LocalDevice, service: RequestService, pages: LocalPages | None = None
+    ) -> None:
         self.subject = subject
         self.device = device
+        self.pages = pages
         self._service = service
 
     def answer(self, asked: Sequence[tuple[int, ...]], *, max_tokens: int) -> int:
@@ -96,15 +100,20 @@ class OurArm:
 
     def close(self) -> None:
         self._service.close()
-        self.device.audit()
-        self.device.close()
+        for memory in filter(None, (self.device, self.pages)):
+            memory.audit()
+            memory.close()
 
 
 def open_our_arm(subject: Subject, *, memory: str = "512MiB", **settings: object) -> OurArm:
-    """`settings` are those of kvcluster.config."""
+    """`settings` are those of kvcluster.config; with `host_memory` there are host pages for what the device refuses."""
     chosen = settings_from({"model": str(subject.folder), "dtype": subject.dtype, "device_memory": memory, **settings})
     device = open_device("host", memory=memory, granule=chosen.granule)
     model = open_model(subject.folder, dtype=subject.torch_dtype, threads=THREADS)
     tokenizer = open_tokenizer(subject.folder)
-    service = open_request_service(model, tokenizer, device.port, request_settings(chosen))
-    return OurArm(subject, device, service)
+    pages = None
+    if chosen.host_memory_bytes is not None:
+        pages = open_pages(model.geometry, dtype=subject.torch_dtype, memory=chosen.host_memory_bytes)
+    place = pages.port if pages else None
+    service = open_request_service(model, tokenizer, device.port, request_settings(chosen), pages=place)
+    return OurArm(subject, device, service, pages)
