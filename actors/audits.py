@@ -1,7 +1,7 @@
-"""Every device of a running cluster, asked to count its books: `kvcluster audit`.
+"""Every device of a running cluster, and all host pages, asked to count their books: `kvcluster audit`.
 
-Devices are found by their names, which need no dashboard. One that ends between the two steps, as an idle device
-does, is left out: it has taken its books along.
+They are found by their names, which need no dashboard. One that ends between the two steps, as an idle device does,
+is left out: it has taken its books along.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 from ray.util import list_named_actors
 
 from actors.cluster import joined_cluster
-from actors.devices import NAMESPACE, reason_of
+from actors.owners import NAMESPACE, OwnerKind, reason_of
 from kvcluster.errors import InvariantBroken
 from kvcluster.services.statistics import AuditedDevice
 
 ANSWER_TIMEOUT_S = 10.0
 FETCH_TIMEOUT_S = 1.0  # of an answer that is there
-_PREFIX = "device/"
+_PREFIXES = tuple(f"{kind}/" for kind in OwnerKind)
 
 
 def audit_cluster(address: str | None = None) -> tuple[AuditedDevice, ...]:
-    """Each device of the cluster at `address`, or RAY_ADDRESS, or of the one on this machine.
+    """Each device, and each node's host pages, of the cluster at `address`, or RAY_ADDRESS, or the one on this machine.
 
     Raises:
         ConfigError: no cluster answers there.
@@ -33,7 +33,7 @@ def audit_cluster(address: str | None = None) -> tuple[AuditedDevice, ...]:
 
 
 def audit_devices(*, timeout_s: float = ANSWER_TIMEOUT_S) -> tuple[AuditedDevice, ...]:
-    """Each device of the cluster that this process is connected to, by node and name. All are asked at once."""
+    """The same of the cluster that this process is connected to, by kind, node and name. All are asked at once."""
     asked = {name: actor.audit.remote() for name in device_actors() if (actor := _actor(name)) is not None}
     if asked:
         ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)
@@ -41,10 +41,10 @@ def audit_devices(*, timeout_s: float = ANSWER_TIMEOUT_S) -> tuple[AuditedDevice
 
 
 def device_actors() -> list[str]:
-    """Names of the devices' actors, sorted: "device/<node>/<device>"."""
+    """Names of the actors, sorted: "device/<node>/<device>" and "host-kv/<node>/<pages>"."""
     named = list_named_actors(all_namespaces=True)
     names = (actor["name"] for actor in named if actor["namespace"] == NAMESPACE)
-    return sorted(name for name in names if name.startswith(_PREFIX))
+    return sorted(name for name in names if name.startswith(_PREFIXES))
 
 
 def _actor(name: str) -> Any | None:
@@ -55,7 +55,7 @@ def _actor(name: str) -> Any | None:
 
 
 def _heard(name: str, reference: Any) -> AuditedDevice | None:
-    node_id, _, device = name.removeprefix(_PREFIX).partition("/")
+    _, node_id, device = name.split("/", 2)
     try:
         return AuditedDevice(device, node_id, ray.get(reference, timeout=FETCH_TIMEOUT_S))
     except RayTaskError as error:

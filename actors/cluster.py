@@ -21,9 +21,10 @@ import ray
 from ray.exceptions import RayError
 
 from actors.backends import gpus_visible
-from actors.devices import NAMESPACE, find_device
+from actors.devices import find_device
 from actors.gpus import gpus_of, visible_to_ray
 from actors.own_ray import all_ended, signals_held_back
+from actors.owners import NAMESPACE
 from actors.site import open_site
 from actors.workers import RayWorkers
 from kvcluster.config import Backend, ConfigError, Settings
@@ -104,7 +105,7 @@ def _own_resources(settings: Settings, gpus: int) -> dict[str, int]:
             "devices is cuda, and this process sees no GPU: see CUDA_VISIBLE_DEVICES, or use host devices"
         )
     devices = gpus if is_gpu else len(settings.device_names)
-    cpus = devices + devices * settings.workers_per_device
+    cpus = devices + devices * settings.workers_per_device + (settings.host_memory_bytes is not None)
     return {"num_cpus": cpus, "num_gpus": gpus} if is_gpu else {"num_cpus": cpus}
 
 

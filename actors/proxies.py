@@ -5,17 +5,18 @@ A call whose reply is late or lost may have run; it surfaces as DeviceUnreachabl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from actors.backends import open_client_driver
 from actors.device_spec import DeviceAddress
-from actors.devices import find_device, reason_of
+from actors.devices import Device, find_device
+from actors.owners import reason_of
 from kvcluster.attach.client import AttachClient, open_attach_client
 from kvcluster.config import Settings
 from kvcluster.driver.protocol import Driver, PhysicalHandle
@@ -24,6 +25,9 @@ from kvcluster.ids import new_session
 from kvcluster.services.imports import Imports
 from kvcluster.services.port import DevicePort
 from kvcluster.wire.messages import Reclaim
+
+F = TypeVar("F")
+P = TypeVar("P")
 
 HELLO_TIMEOUT_S = 10.0
 SESSION_ATTEMPTS = 3
@@ -49,16 +53,29 @@ class _RayReply:
         return data
 
 
-class ActorTransport:
-    """Frames to `actor`, and its descriptors as handles of this process's own `driver`."""
+class ActorSender:
+    """Frames to `actor`, an owner of memory that hands over nothing, or has done so."""
 
-    def __init__(self, actor: Any, attach: AttachClient, driver: Driver) -> None:
+    def __init__(self, actor: Any, attach: AttachClient) -> None:
         self._actor = actor
         self._attach = attach
-        self._imports = Imports(attach, driver)
 
     def send(self, frame: bytes) -> _RayReply:
         return _RayReply(self._attach.welcome.device, self._actor.frame.remote(frame))
+
+    def pushes(self) -> tuple[Reclaim, ...]:
+        return tuple(push for push in self._attach.pushes() if isinstance(push, Reclaim))
+
+    def close(self) -> None:
+        self._attach.close()
+
+
+class ActorTransport(ActorSender):
+    """To a device: its descriptors become handles of this process's own `driver`."""
+
+    def __init__(self, actor: Any, attach: AttachClient, driver: Driver) -> None:
+        super().__init__(actor, attach)
+        self._imports = Imports(attach, driver)
 
     def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
         return self._imports.redeem(seq)
@@ -71,7 +88,7 @@ class ActorTransport:
 
     def close(self) -> None:
         self._imports.close()
-        self._attach.close()
+        super().close()
 
 
 def open_port(actor: Any, address: DeviceAddress) -> DevicePort:
@@ -96,11 +113,23 @@ def open_session(name: str, node_id: str, settings: Settings) -> DevicePort:
     Raises:
         ConfigError, DeviceUnreachable, DeviceMissing, DriverError: as `find_device`. Nothing stays open.
     """
-    reason = ""
-    for _ in range(SESSION_ATTEMPTS):
-        device = find_device(name, node_id, settings)
+
+    def opened(device: Device) -> DevicePort:
+        return open_port(device.actor, device.address)
+
+    return session_with(lambda: find_device(name, node_id, settings), opened)
+
+
+def session_with(find: Callable[[], F], open_one: Callable[[F], P]) -> P:
+    """What `open_one` opens with the owner of memory that `find` finds; again where that left, idle, in between.
+
+    Raises:
+        Whatever the two raise.
+    """
+    for _ in range(SESSION_ATTEMPTS - 1):
+        found = find()
         try:
-            return open_port(device.actor, device.address)
-        except DeviceUnreachable as left:  # idle, between the two lines above
-            reason = left.reason
-    raise DeviceUnreachable(device=name, reason=reason)
+            return open_one(found)
+        except DeviceUnreachable:
+            continue
+    return open_one(find())

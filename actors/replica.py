@@ -11,20 +11,20 @@ from dataclasses import dataclass
 
 from actors.devices import measured_bytes
 from actors.gpus import ordinal_of
+from actors.host_proxies import open_page_session
 from actors.proxies import open_session
 from actors.spec import WorkerSpec
-from kvcluster.config import Backend, ConfigError, Settings
+from kvcluster.config import Backend, Settings
 from kvcluster.driver.limits import descriptor_room, mapping_room
 from kvcluster.engine.architecture import geometry_of
 from kvcluster.engine.dtypes import dtype_named
 from kvcluster.engine.model import open_config, open_model
 from kvcluster.engine.tokenizer import open_tokenizer
-from kvcluster.errors import LimitReached
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.geometry.residency import Shape
 from kvcluster.services.memory_check import check_gpu, check_memory
-from kvcluster.services.pages.local import LocalPages, open_pages
+from kvcluster.services.pages.port import PagePort
 from kvcluster.services.port import DevicePort
 from kvcluster.services.request import RequestService, open_request_service
 from kvcluster.services.request.settings import request_settings
@@ -34,11 +34,11 @@ from kvcluster.tensors.memory import CPU, computing_device
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """`pages` are this process's own, where there are any. Close the service first, then the rest."""
+    """`pages` are those of the node, where the settings have any. Close the service first, then the rest."""
 
     service: RequestService
     port: DevicePort
-    pages: LocalPages | None = None
+    pages: PagePort | None = None
 
     def close(self) -> None:
         """What the service stood on."""
@@ -49,13 +49,13 @@ class Replica:
 
 
 def open_replica(spec: WorkerSpec, device: str) -> Replica:
-    """Say hello to the device, which stays from then on, and load the model.
+    """Say hello to the device, and to host pages where there are any, which stay from then on; and load the model.
 
     On a GPU the device is told then to measure what is left for it.
 
     Raises:
         ModelNotFound, UnsupportedModel, ConfigError: the model, or memory of this size, cannot be used here.
-        DeviceUnreachable: the device does not answer.
+        DeviceUnreachable: the device, or the host pages, do not answer.
         DeviceMissing, DriverError: the GPU cannot be used. Whatever is raised, no session stays open.
     """
     settings, dtype = spec.settings, dtype_named(spec.settings.dtype)
@@ -68,36 +68,22 @@ def open_replica(spec: WorkerSpec, device: str) -> Replica:
             check_memory(settings, shape, descriptor_room(), mapping_room())
         else:
             port.computes_on = computing_device(port.driver, ordinal_of(device))
+        pages = _open_pages(geometry, spec, undo)
         model = open_model(spec.model_folder, dtype=dtype, threads=spec.threads, device=port.computes_on or CPU)
         tokenizer = open_tokenizer(spec.model_folder)
         if settings.backend is Backend.CUDA:
             run_worst_step(model, tokenizer, port, request_settings(settings))
             check_gpu(settings, shape, measured_bytes(device, spec.node_id))
-        pages = _pages(geometry, settings, undo)
-        service = open_request_service(
-            model, tokenizer, port, request_settings(settings), pages=pages.port if pages else None
-        )
+        service = open_request_service(model, tokenizer, port, request_settings(settings), pages=pages)
         undo.pop_all()
     return Replica(service, port, pages)
 
 
-def _pages(geometry: KvGeometry, settings: Settings, undo: ExitStack) -> LocalPages | None:
-    """Host pages of this worker alone, where the settings have any.
-
-    Raises:
-        ConfigError: the model cannot be kept in pages, or the machine has not so much memory.
-    """
-    if settings.host_memory_bytes is None:
+def _open_pages(geometry: KvGeometry, spec: WorkerSpec, undo: ExitStack) -> PagePort | None:
+    """A session with the host pages of this node, where the settings have any. Raises as `open_page_session`."""
+    if spec.settings.host_memory_bytes is None:
         return None
-    try:
-        pages = open_pages(
-            geometry,
-            dtype=dtype_named(settings.dtype),
-            memory=settings.host_memory_bytes,
-            block_size=settings.block_size,
-        )
-    except (ValueError, LimitReached) as wrong:
-        raise ConfigError(f"host_memory is {settings.host_memory_bytes} bytes, and {wrong}") from wrong
+    pages = open_page_session(geometry, spec.node_id, spec.settings)
     undo.callback(pages.close)
     return pages
 

@@ -2,8 +2,9 @@
 
 Counts are the job's time: an earlier job's calls are subtracted. A device's peak cannot be subtracted, so it counts
 where this job's time raised it; else, and where the device is gone, the peak of the worker that had most stands for
-it. What is live only workers know, each for itself: it is the figure of the worker that had most live at one step, so
-that it is exact for one worker a device, too low for several, and never above what was committed.
+it, as far as the device's own goes: a worker counts what it had in host pages too. What is live only workers know, each
+for itself: it is the figure of the worker that had most live at one step, so that it is exact for one worker a device,
+too low for several, and never above what was committed. Host pages tell for themselves (`host_report`).
 
 A worker that died counts with what it told last. A device that died in the job has taken its calls along.
 """
@@ -17,6 +18,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from actors.spec import WorkerFigures
+from kvcluster.services.pages.statistics import HostReport, PageStatistics
 from kvcluster.services.statistics import DeviceReport, DeviceStatistics
 
 ANSWER_TIMEOUT_S = 5.0
@@ -44,15 +46,10 @@ class Span:
         earlier = _calls(self.start) if self._is_one_process else 0
         return _calls(self.now) - earlier
 
-    @property
-    def peak_reserved_bytes(self) -> int:
-        """The peak, if it was reached in between; else 0, for it was somebody else's."""
-        return self._risen("peak_reserved_bytes")
-
-    @property
-    def peak_committed_bytes(self) -> int:
-        """As for what was reserved."""
-        return self._risen("peak_committed_bytes")
+    def peak(self, name: str, workers_bytes: int) -> int:
+        """The job's: the device's own, if it was reached in between; else the workers', as far as the device's goes."""
+        bound_bytes = getattr(self.now, name) if self._is_one_process else workers_bytes
+        return max(self._risen(name), min(workers_bytes, bound_bytes))
 
     @property
     def _is_one_process(self) -> bool:
@@ -65,17 +62,31 @@ class Span:
 
 def device_report(device: str, span: Span, answered: Answered, done: WorkerFigures) -> DeviceReport:
     """The report of a device; `done` is what all workers at it did, those that died included."""
-    committed_bytes = max(span.peak_committed_bytes, done.peak_committed_bytes)
+    committed_bytes = span.peak("peak_committed_bytes", done.peak_committed_bytes)
     return DeviceReport(
         device=device,
         requests=answered.requests,
         generated_tokens=answered.tokens,
         seconds=answered.seconds,
-        peak_reserved_bytes=max(span.peak_reserved_bytes, done.peak_reserved_bytes),
+        peak_reserved_bytes=span.peak("peak_reserved_bytes", done.peak_reserved_bytes),
         peak_committed_bytes=committed_bytes,
-        peak_live_bytes=done.peak_live_bytes,
+        peak_live_bytes=min(done.peak_live_bytes, committed_bytes),
         control_messages=done.control_messages,
         driver_calls=span.driver_calls + done.driver_calls,
+    )
+
+
+def host_report(start: PageStatistics | None, now: PageStatistics) -> HostReport:
+    """The report of a node's host pages; `start` is how they stood when the job began, None where nobody told."""
+    earlier = start if start is not None and start.epoch == now.epoch else None
+    return HostReport(
+        pages=now.device,
+        memory_bytes=now.capacity_bytes,
+        peak_used_bytes=now.peak_used_bytes,
+        lookups=now.lookups - (earlier.lookups if earlier else 0),
+        asked_tokens=now.asked_tokens - (earlier.asked_tokens if earlier else 0),
+        found_tokens=now.found_tokens - (earlier.found_tokens if earlier else 0),
+        evictions=now.evictions - (earlier.evictions if earlier else 0),
     )
 
 

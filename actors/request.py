@@ -54,7 +54,8 @@ class RequestActor:
             self._news.wait_for(lambda: self._replica or self._failure)
             if self._failure:
                 raise self._failure
-        return Opened(os.getpid(), self._opened.port.welcome.device)
+        pages = self._opened.pages
+        return Opened(os.getpid(), self._opened.port.welcome.device, pages.welcome.device if pages else "")
 
     def submit(self, items: Sequence[tuple[int, CompletionRequest]]) -> None:
         """Queue requests, each under its caller's key. A key that is under way fails the actor: nobody hears us."""

@@ -17,7 +17,7 @@ NOTHING = WorkerFigures()
 
 @dataclass(slots=True)
 class Seat:
-    """`device` is its name, a GPU's UUID; empty until Ray has given one.
+    """`device` is its name, a GPU's UUID; empty until Ray has given one. `pages` are the actor's host pages, if any.
 
     `awaited` is the actor's start, or its long poll; `silent_s` how long it was listened to without a reply.
 
@@ -30,6 +30,7 @@ class Seat:
     actor: Any = None
     awaited: Any = None
     pid: int = 0
+    pages: str = ""
     silent_s: float = 0.0
     restarts: int = 0
     requests: int = 0
@@ -48,7 +49,7 @@ class Seat:
 
     def is_open(self, opened: Opened) -> None:
         """The actor is ready, and says where it is."""
-        self.pid, self.device = opened.pid, opened.device
+        self.pid, self.device, self.pages = opened.pid, opened.device, opened.pages
 
     def listen(self, awaited: Any) -> None:
         """From now on this is what its actor is waited for."""

@@ -24,10 +24,11 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A worker that is ready: its process, and its device's name, which is a GPU's UUID."""
+    """A worker that is ready: its process, its device's name, which is a GPU's UUID, and that of its host pages."""
 
     pid: int
     device: str
+    pages: str = ""
 
 
 @dataclass(frozen=True, slots=True)

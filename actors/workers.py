@@ -15,8 +15,8 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.devices import living_device, reason_of
-from actors.reports import Answered, Span, device_report, told
+from actors.owners import OwnerKind, living_owner, reason_of
+from actors.reports import Answered, Span, device_report, host_report, told
 from actors.request import RequestActor
 from actors.seats import NOTHING, Seat
 from actors.site import Site
@@ -24,6 +24,7 @@ from actors.spec import Opened, WorkerFigures, WorkerSpec
 from kvcluster.config import ConfigError, Settings
 from kvcluster.errors import KvClusterError
 from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.pages.statistics import HostReport, PageStatistics
 from kvcluster.services.statistics import DeviceReport, DeviceStatistics
 from kvcluster.services.workers import Event, Finished, WorkerLost, WorkerReady
 
@@ -52,6 +53,7 @@ class RayWorkers:
         self._env = env
         self._started_at = 0.0
         self._devices_at_start: dict[str, DeviceStatistics | None] = {}
+        self._pages_at_start: dict[str, PageStatistics | None] = {}
         self.seats: list[Seat] = []
 
     @property
@@ -69,13 +71,14 @@ class RayWorkers:
         for seat, device in zip(self.seats, _places(self.seats, self._site), strict=True):
             self._site.check(device)
             seat.device = device
-        self._devices_at_start = {device: self._standing(device) for device in self._devices()}
+        self._devices_at_start = {device: self._standing(OwnerKind.DEVICE, device) for device in self._devices()}
         for seat in self.seats:
             seat.open()
         deadline = time.monotonic() + START_TIMEOUT_S
         for seat in self.seats:
             seat.is_open(_said(seat, seat.awaited, deadline - time.monotonic()))
             self._listen(seat)
+        self._pages_at_start = {pages: self._standing(OwnerKind.HOST_PAGES, pages) for pages in self._pages()}
         self._started_at = time.monotonic()
 
     def submit(self, worker: int, items: Sequence[tuple[int, CompletionRequest]]) -> None:
@@ -100,6 +103,11 @@ class RayWorkers:
             seat.told = told(reference) or seat.told
         return [self._report(device, seconds) for device in self._devices()]
 
+    def host_reports(self) -> list[HostReport]:
+        """What was done in each node's host pages since `start`; none of pages that are gone."""
+        found = {pages: self._audited(OwnerKind.HOST_PAGES, pages) for pages in self._pages()}
+        return [host_report(self._pages_at_start.get(pages), now) for pages, now in found.items() if now]
+
     def stop(self) -> None:
         """End every worker: politely, and after `STOP_TIMEOUT_S` by force."""
         stopping = [seat.actor.stop.remote() for seat in self.seats if seat.pid]
@@ -122,6 +130,9 @@ class RayWorkers:
 
     def _devices(self) -> list[str]:
         return list(dict.fromkeys(seat.device for seat in self.seats))
+
+    def _pages(self) -> list[str]:
+        return list(dict.fromkeys(seat.pages for seat in self.seats if seat.pages))
 
     def _listen(self, seat: Seat) -> None:
         seat.listen(seat.actor.collect.remote(POLL_S))
@@ -164,13 +175,16 @@ class RayWorkers:
     def _report(self, device: str, seconds: float) -> DeviceReport:
         here = [seat for seat in self.seats if seat.device == device]
         answered = Answered(sum(seat.requests for seat in here), sum(seat.tokens for seat in here), seconds)
-        actor = living_device(device, self._site.node_id)
-        span = Span(self._devices_at_start.get(device), told(actor.audit.remote()) if actor else None)
+        span = Span(self._devices_at_start.get(device), self._audited(OwnerKind.DEVICE, device))
         return device_report(self._site.named(device), span, answered, _together(seat.figures for seat in here))
 
-    def _standing(self, device: str) -> DeviceStatistics | None:
-        actor = living_device(device, self._site.node_id)
+    def _standing(self, kind: OwnerKind, name: str) -> Any | None:
+        actor = living_owner(kind, name, self._site.node_id)
         return told(actor.statistics.remote()) if actor else None
+
+    def _audited(self, kind: OwnerKind, name: str) -> Any | None:
+        actor = living_owner(kind, name, self._site.node_id)
+        return told(actor.audit.remote()) if actor else None
 
 
 def _together(figures: Iterator[WorkerFigures]) -> WorkerFigures:

@@ -8,11 +8,18 @@
                             again: `index.block_index`, `paged.counts`, `index.retention`
                             floor: get each from a dict by its digest, which is at hand, compare its ids, count up;
                             then count down
-    lookup, lookup + count  the same without what comes after it; beside that floor too
+    beginnings              the same of a prompt's beginning, each time of another length: what is used apart from the
+                            rest is told apart from then on, so this is where `index.retention` has most to do
+    lookup, lookup + count  lookup + touch + free without what comes after; beside that floor too
+
+That floor keeps no order of what nobody uses, without which a cache does not know what goes next. So lookup + touch +
+free stands beside another one too, "an LRU": the same loop, whose blocks leave an OrderedDict with their first
+reference and come back to its end with their last, as a list of free blocks in the order of their use has it.
 
 in pools of 1 k to 1 M blocks of 16 tokens, all of them known, in sequences of 1,000; every sequence in its turn, so
 that a large pool is as far from the processor's caches as it is in use. Each round runs both arms of every part and
-pool, and gives a ratio of each; flat is a part's time a block beside its own in the smallest pool, within a round.
+pool, and gives a ratio of each; flat is a part's time a block beside its own in the smallest pool, within a round. The
+floors are not flat themselves: their dict's entries are in the processor's caches or not. So they have that ratio too.
 Compared are CPU seconds of the thread. Nothing here touches the memory of a page.
 """
 
@@ -23,6 +30,7 @@ import gc
 import random
 import statistics
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -63,13 +71,16 @@ class Ours:
         self._index = BlockIndex(BLOCK_TOKENS)
         self._counts = BlockCounts(len(prompts) * SEQUENCE_BLOCKS)
         self._retention: Retention[bytes] = Retention()
+        self._parted: Retention[bytes] = Retention()  # the same for beginnings, so that they part nothing for others
         self._free = BlockCounts(len(prompts) * SEQUENCE_BLOCKS)
+        self._chance = random.Random(1)
         for prompt in prompts:
             blocks = self._counts.allocate(SEQUENCE_BLOCKS)
             for block in self._index.insert(ROOT, prompt.token_ids, blocks).new:
                 self._counts.reside(block)
-            self._use(prompt.contents)
-            self._leave(blocks, prompt.contents)
+            for retention in (self._retention, self._parted):
+                retention.use(*prompt.contents)
+            self._leave(blocks, prompt.contents, self._retention)
 
     def hash(self, turn: int) -> None:
         for _ in digests(ROOT, self._prompts[turn].token_ids):
@@ -81,6 +92,14 @@ class Ours:
     def look_up(self, turn: int) -> Sequence[int]:
         return self._index.look_up(ROOT, self._prompts[turn].token_ids).blocks
 
+    def touch_beginning(self, turn: int) -> None:
+        length = self._chance.randint(1, SEQUENCE_BLOCKS)
+        prompt = self._prompts[turn]
+        blocks = self._index.look_up(ROOT, prompt.token_ids[: length * BLOCK_BYTES]).blocks
+        self._counts.reference(blocks)
+        self._parted.use(*prompt.contents[:length])
+        self._leave(blocks, prompt.contents[:length], self._parted)
+
     def look_up_and_count(self, turn: int) -> None:
         blocks = self.look_up(turn)
         self._counts.reference(blocks)
@@ -89,18 +108,13 @@ class Ours:
     def touch(self, turn: int) -> None:
         prompt, blocks = self._prompts[turn], self.look_up(turn)
         self._counts.reference(blocks)
-        self._use(prompt.contents)
-        self._leave(blocks, prompt.contents)
+        self._retention.use(*prompt.contents)
+        self._leave(blocks, prompt.contents, self._retention)
 
-    def _use(self, contents: list[bytes]) -> None:
-        for content in contents:
-            self._retention.use(content)
-
-    def _leave(self, blocks: Sequence[int], contents: list[bytes]) -> None:
+    def _leave(self, blocks: Sequence[int], contents: list[bytes], retention: Retention[bytes]) -> None:
         self._counts.drop(blocks)
-        for block, content in zip(reversed(blocks), reversed(contents), strict=True):
-            if self._counts.is_idle(block):
-                self._retention.idle(content)
+        if len(self._counts.idle_among(blocks)) == len(blocks):
+            retention.idle(*contents)
 
 
 class Bare:
@@ -112,6 +126,8 @@ class Bare:
         self._known = {digest: (bytes(bytearray(ids)), number) for number, (digest, ids) in enumerate(links)}
         self._references = [0] * len(links)
         self._free = list(range(len(links)))
+        self._idle = OrderedDict.fromkeys(range(len(links)))
+        self._chance = random.Random(1)
 
     def hash(self, turn: int) -> None:
         digest, token_ids = ROOT, self._prompts[turn].token_ids
@@ -126,8 +142,14 @@ class Bare:
             free.append(number)
 
     def touch(self, turn: int) -> None:
+        self._touch(self._prompts[turn].links)
+
+    def touch_beginning(self, turn: int) -> None:
+        self._touch(self._prompts[turn].links[: self._chance.randint(1, SEQUENCE_BLOCKS)])
+
+    def _touch(self, links: list[tuple[bytes, bytes]]) -> None:
         known, references, found = self._known, self._references, []
-        for digest, ids in self._prompts[turn].links:
+        for digest, ids in links:
             entry = known.get(digest)
             if entry is None or entry[0] != ids:
                 break
@@ -135,6 +157,21 @@ class Bare:
             found.append(entry[1])
         for number in found:
             references[number] -= 1
+
+    def touch_in_order(self, turn: int) -> None:
+        known, references, idle, found = self._known, self._references, self._idle, []
+        for digest, ids in self._prompts[turn].links:
+            entry = known.get(digest)
+            if entry is None or entry[0] != ids:
+                break
+            if not references[entry[1]]:
+                del idle[entry[1]]
+            references[entry[1]] += 1
+            found.append(entry[1])
+        for number in found:
+            references[number] -= 1
+            if not references[number]:
+                idle[number] = None
 
 
 class Pool:
@@ -152,6 +189,8 @@ class Pool:
             "lookup": (ours.look_up, bare.touch),
             "lookup + count": (ours.look_up_and_count, bare.touch),
             TOUCH: (ours.touch, bare.touch),
+            f"{TOUCH}, beside an LRU": (ours.touch, bare.touch_in_order),
+            "beginnings": (ours.touch_beginning, bare.touch_beginning),
         }
 
     def microseconds(self, arm: Arm, *, least_blocks: int) -> float:
@@ -197,7 +236,9 @@ def main() -> None:
     for (part, size), both in times.items():
         figures[f"{part}, {size:,} blocks / floor"] = ratio(both.ours, both.floor)
         if size > smallest:
-            figures[f"{part}, {size:,} blocks / {smallest:,} blocks"] = ratio(both.ours, times[part, smallest].ours)
+            least = times[part, smallest]
+            figures[f"{part}, {size:,} blocks / {smallest:,} blocks"] = ratio(both.ours, least.ours)
+            figures[f"floor of {part}, {size:,} blocks / {smallest:,} blocks"] = ratio(both.floor, least.floor)
     microseconds = {
         f"{part}, {size:,} blocks": {"ours": statistics.median(both.ours), "floor": statistics.median(both.floor)}
         for (part, size), both in times.items()

@@ -22,8 +22,8 @@ from kvcluster.index.retention import Retention
 class Policy(Protocol):
     """Which idle block goes next; see `kvcluster.index.retention`."""
 
-    def use(self, key: int) -> None: ...
-    def idle(self, key: int) -> None: ...
+    def use(self, *keys: int) -> None: ...
+    def idle(self, *keys: int) -> None: ...
     def victim(self) -> int | None: ...
     def forget(self, key: int) -> None: ...
 
@@ -34,11 +34,12 @@ class LeastRecent:
     def __init__(self) -> None:
         self._idle: OrderedDict[int, None] = OrderedDict()
 
-    def use(self, key: int) -> None:
-        self._idle.pop(key, None)
+    def use(self, *keys: int) -> None:
+        for key in keys:
+            self._idle.pop(key, None)
 
-    def idle(self, key: int) -> None:
-        self._idle[key] = None
+    def idle(self, *keys: int) -> None:
+        self._idle.update(dict.fromkeys(reversed(keys)))
 
     def victim(self) -> int | None:
         return next(iter(self._idle), None)
@@ -61,17 +62,17 @@ def driven(policy: Policy, load: Load, size: int) -> Iterator[int]:
     """Blocks found, of each request, by a tree of blocks whose victims `policy` names."""
     tree = _Tree()
     for request in load:
-        yield next((at for at, block in enumerate(request.blocks) if block not in tree.children), len(request.blocks))
-        in_use: list[int] = []
-        for block in request.blocks:
-            if block not in tree.children:
-                if len(tree.children) >= size and not tree.evict(policy):
-                    break  # all are in use
-                tree.add(block, in_use[-1] if in_use else None)
-            policy.use(block)
+        found = next((at for at, block in enumerate(request.blocks) if block not in tree.children), len(request.blocks))
+        yield found
+        policy.use(*request.blocks[:found])
+        in_use = [*request.blocks[:found]]
+        for block in request.blocks[found:]:
+            if len(tree.children) >= size and not tree.evict(policy):
+                break  # all are in use
+            tree.add(block, in_use[-1] if in_use else None)
             in_use.append(block)
-        for block in reversed(in_use):
-            policy.idle(block)
+        policy.use(*in_use[found:])
+        policy.idle(*in_use)
 
 
 class _Tree:

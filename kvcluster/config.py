@@ -109,7 +109,7 @@ class Settings(BaseModel):
     devices: Devices = "host"
     device_memory: Size | None = None  # of a GPU the most; None leaves it to gpu_memory_utilization
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9  # of what is free on it beside the model
-    tenant_quotas: dict[Tenant, Size] = Field(default_factory=dict)  # the most that a client's tenant has of a device
+    tenant_quotas: dict[Tenant, Size] = Field(default_factory=dict)  # a tenant's most of a device, or of host pages
     workers_per_device: Annotated[int, Field(ge=1, le=64)] = 1
     max_restarts: Annotated[int, Field(ge=0, le=1_000)] = 3  # of one worker, over the whole job
     threads: Annotated[int, Field(ge=1, le=1_024)] | None = None  # of one worker; None divides the cores
@@ -125,7 +125,7 @@ class Settings(BaseModel):
 
     prefix_cache: Switch = "on"  # what was computed is kept for requests that begin alike
     fallback: Literal["host", "wait", "refuse"] = "wait"  # what becomes of a request that the device refuses
-    host_memory: Size | None = None  # of host pages; None: there are none, but where fallback is host
+    host_memory: Size | None = None  # of a node's host pages; None: there are none, but where fallback is host
     block_size: Annotated[int, Field(ge=1, le=1_024)] = 16  # tokens of a host page
 
     lease_s: Seconds = 30.0

@@ -7,19 +7,36 @@ import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 30.0
 
 
+class Process(Protocol):
+    """What of `subprocess.Popen` is used here."""
+
+    @property
+    def stdin(self) -> IO[str] | None: ...
+    @property
+    def stdout(self) -> IO[str] | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
+def started(command: Sequence[str], more: Mapping[str, str] | None = None) -> Process:
+    """A new process with `more` in its environment."""
+    pipe = subprocess.PIPE
+    environment = {**os.environ, **(more or {})}
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT, env=environment, text=True)
+
+
 class Piped:
     """`answered` is what a frame of the process is answered with, where it has a device."""
 
-    def __init__(self, command: Sequence[str], more: Mapping[str, str] | None = None) -> None:
-        pipe = subprocess.PIPE
-        environment = {**os.environ, **(more or {})}
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT, env=environment, text=True)
+    def __init__(self, process: Process) -> None:
+        self._process = process
         self.answered: Callable[[bytes], bytes] | None = None
 
     @property

@@ -1,7 +1,8 @@
 """`kvcluster audit`: every device of a running cluster counts its books twice, and says what it has and who has it.
 
-Exit codes: 0 every device's books sum (or there is no device), 1 some device's do not or it does not answer, 2 there
-is no cluster, as one sentence. A device whose books do not sum ends itself; its clients keep what they have mapped.
+Host pages do the same, and count as a device here. Exit codes: 0 every device's books sum (or there is no device), 1
+some device's do not or it does not answer, 2 there is no cluster, as one sentence. A device whose books do not sum ends
+itself; its clients keep what they have mapped.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import typer
 
 from kvcluster.cli.listeners import reader_may_leave
 from kvcluster.cli.sentences import one_sentence, say
+from kvcluster.services.pages.statistics import PageStatistics
 from kvcluster.services.statistics import AuditedDevice, DeviceStatistics
 from kvcluster.units import format_bytes
 
@@ -31,7 +33,10 @@ def audit(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check that every device's books sum, and show them. Exit codes: 0 they do, 1 some do not, 2 no cluster."""
+    """Check that the books of devices and host pages sum, and show them.
+
+    Exit codes: 0 they do, 1 some do not, 2 no cluster.
+    """
     with one_sentence():
         from actors.audits import audit_cluster  # here, because Ray takes seconds to import
 
@@ -58,14 +63,19 @@ def _lines(found: Sequence[AuditedDevice]) -> Iterator[str]:
             yield from _books(each.figures)
 
 
-def _books(figures: DeviceStatistics) -> Iterator[str]:
+def _books(figures: DeviceStatistics | PageStatistics) -> Iterator[str]:
+    refusals = dict(figures.refusals)
     yield f"  accounts  {_listed(_by_kind(figures.accounts))}"
-    yield f"  handles   {_listed({name: format_bytes(size) for name, size in figures.handles.items() if size})}"
+    if isinstance(figures, PageStatistics):
+        yield f"  blocks    {figures.blocks:,} of {figures.block_tokens} tokens, {figures.free_blocks:,} free"
+    else:
+        refusals |= figures.sharing_refusals
+        yield f"  handles   {_listed({name: format_bytes(size) for name, size in figures.handles.items() if size})}"
     yield f"  sessions  {_listed(_sessions(figures))}"
     yield f"  prefixes  {_listed(_prefixes(figures))}"
     yield f"  tenants   {_listed({name or 'unnamed': format_bytes(size) for name, size in figures.tenants.items()})}"
-    refusals = {**figures.refusals, **figures.sharing_refusals}
     yield f"  refusals  {_listed({name: f'{count:,}' for name, count in refusals.items() if count})}"
+    yield f"  lookups   {figures.lookups:,}, found {figures.found_tokens:,} of {figures.asked_tokens:,} tokens"
 
 
 def _by_kind(accounts: Mapping[str, int]) -> dict[str, str]:
@@ -79,8 +89,11 @@ def _by_kind(accounts: Mapping[str, int]) -> dict[str, str]:
     return {counted[kind]: format_bytes(size_bytes) for kind, size_bytes in held.items()}
 
 
-def _prefixes(figures: DeviceStatistics) -> dict[str, str]:
-    """How many in each state, and the bytes that are theirs alone."""
+def _prefixes(figures: DeviceStatistics | PageStatistics) -> dict[str, str]:
+    """How many in each state, and the bytes that are theirs alone; of host pages the blocks that can be found."""
+    if isinstance(figures, PageStatistics):
+        listed = figures.listed_blocks
+        return {f"{listed:,} listed": format_bytes(listed * figures.capacity_bytes // figures.blocks)} if listed else {}
     held, counts = Counter[str](), Counter[str]()
     for prefix in figures.prefixes.values():
         held[prefix.state] += prefix.size_bytes
@@ -88,7 +101,7 @@ def _prefixes(figures: DeviceStatistics) -> dict[str, str]:
     return {f"{counts[state]} {state}": format_bytes(size_bytes) for state, size_bytes in held.items()}
 
 
-def _sessions(figures: DeviceStatistics) -> dict[str, str]:
+def _sessions(figures: DeviceStatistics | PageStatistics) -> dict[str, str]:
     """By process, since the session's own name says nothing to anybody."""
     pids = figures.pids
     return {f"process {pids[name]}" if name in pids else name: state for name, state in figures.sessions.items()}

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvcluster.cli import interrupts
 from kvcluster.cli.listeners import reader_may_leave
 from kvcluster.cli.progress import shown_progress
-from kvcluster.cli.report import write_device_table
+from kvcluster.cli.report import write_device_table, write_host_table
 from kvcluster.cli.sentences import say, tell
 from kvcluster.cli.texts import write_texts
 from kvcluster.config import Settings
@@ -23,6 +23,7 @@ from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
 from kvcluster.services.batch.opening import open_results
 from kvcluster.services.batch.output import ResultFile
 from kvcluster.services.batch.survey import count_lines
+from kvcluster.services.pages.statistics import HostReport
 from kvcluster.services.statistics import DeviceReport
 from kvcluster.services.workers import Cluster
 
@@ -38,6 +39,15 @@ class BatchCall:
     ray_address: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """How far the job came, and what was done where."""
+
+    progress: Progress
+    devices: list[DeviceReport] = field(default_factory=list)
+    hosts: list[HostReport] = field(default_factory=list)
+
+
 def answer_file(call: BatchCall, settings: Settings) -> int:
     """Every line of the input gets its line in the output. Returns the exit code.
 
@@ -48,25 +58,26 @@ def answer_file(call: BatchCall, settings: Settings) -> int:
         with interrupts.stopped_once():
             check_input(call.input_path)
             with open_results(call.output_path, forget_failed=call.retry_failed) as output:
-                progress, reports = _answer(call, settings, output)
+                answered = _answer(call, settings, output)
     except (KeyboardInterrupt, SystemExit):  # SystemExit: Ray's own handler of SIGTERM while it starts
         say("stopped; finished results are kept, and the same command continues where it stopped")
         return interrupts.INTERRUPTED
     with reader_may_leave(sys.stdout):
         if call.print_texts:
             write_texts(call.input_path, call.output_path)
-        if reports:
-            write_device_table(reports)
-    return SOME_FAILED if progress.failed else ALL_ANSWERED
+        if answered.devices:
+            write_device_table(answered.devices)
+            write_host_table(answered.hosts)
+    return SOME_FAILED if answered.progress.failed else ALL_ANSWERED
 
 
-def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> tuple[Progress, list[DeviceReport]]:
+def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> Answered:
     """A cluster is started only where something is left to do."""
     total = count_lines(call.input_path, output)
     if total == len(output.earlier):
         tell(f"all {total} lines have their result already")
         failed = sum(done.failed for done in output.earlier.values())
-        return Progress(total, total, failed, 0), []
+        return Answered(Progress(total, total, failed, 0))
     _announce(total, len(output.earlier), settings)
     from actors.cluster import open_cluster  # here, because Ray takes seconds to import
 
@@ -83,11 +94,11 @@ def _announce(total: int, done: int, settings: Settings) -> None:
     tell(f"{total - done} of {total} lines to answer; making {settings.model} and its workers ready")
 
 
-def _run(call: BatchCall, spec: JobSpec, output: ResultFile, cluster: Cluster) -> tuple[Progress, list[DeviceReport]]:
+def _run(call: BatchCall, spec: JobSpec, output: ResultFile, cluster: Cluster) -> Answered:
     with shown_progress(spec.total_lines) as tell:
         job = BatchJob(read_lines(call.input_path), output=output, workers=cluster, spec=spec, tell=tell)
         progress = job.run()
-    return progress, cluster.device_reports()
+    return Answered(progress, cluster.device_reports(), cluster.host_reports())
 
 
 def _now() -> int:

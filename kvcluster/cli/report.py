@@ -1,10 +1,11 @@
-"""What each device did in a job, as a table."""
+"""What each device did in a job, as a table; and what was done in host pages, where there are any."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from kvcluster.cli.tables import write_table
+from kvcluster.services.pages.statistics import HostReport
 from kvcluster.services.statistics import DeviceReport
 from kvcluster.units import format_bytes
 
@@ -19,10 +20,30 @@ HEADINGS = (
     "driver calls",
 )
 
+HOST_HEADINGS = ("host pages", "memory", "peak used", "lookups", "asked tokens", "found tokens", "evictions")
+
 
 def write_device_table(reports: Sequence[DeviceReport]) -> None:
     """On standard output, one row a device."""
     write_table(HEADINGS, [_row(report) for report in reports])
+
+
+def write_host_table(reports: Sequence[HostReport]) -> None:
+    """On standard output, one row for the pages of each node; nothing where there are none."""
+    if reports:
+        write_table(HOST_HEADINGS, [_host_row(report) for report in reports])
+
+
+def _host_row(report: HostReport) -> tuple[str, ...]:
+    return (
+        report.pages,
+        format_bytes(report.memory_bytes),
+        format_bytes(report.peak_used_bytes),
+        str(report.lookups),
+        str(report.asked_tokens),
+        str(report.found_tokens),
+        str(report.evictions),
+    )
 
 
 def _row(report: DeviceReport) -> tuple[str, ...]:

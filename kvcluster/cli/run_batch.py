@@ -48,7 +48,8 @@ def run_batch(
         str | None, _setting("What the device refuses: wait, host (pages in this machine's memory), or refuse [wait]")
     ] = None,
     host_memory: Annotated[
-        str | None, _setting("Memory of host pages, for --fallback host and beams [512MiB with --fallback host]")
+        str | None,
+        _setting("Host pages, shared by all workers, for --fallback host and beams [512MiB with --fallback host]"),
     ] = None,
     block_size: Annotated[int | None, _setting("Tokens of a host page [16]")] = None,
     threads: Annotated[int | None, _setting("Threads of each worker [the cores, divided]")] = None,

@@ -118,15 +118,14 @@ class BlockIndex:
         if last is None:
             return FoundBlocks(())
         blocks: list[int] = []
-        size = self._block_tokens * ID_BYTES
-        for end in range(size, len(token_ids) + 1, size):
-            ids = token_ids[end - size : end]
+        for ids in blocks_of(token_ids, self._block_tokens):
             entry = last.child
             if entry is None or (entry.ids != ids and (entry := last.behind(ids)) is None):
                 break
             blocks.append(entry.block)
             last = entry
-        return FoundBlocks(tuple(blocks), *_partial(last, token_ids[len(blocks) * size :]))
+        found_bytes = len(blocks) * self._block_tokens * ID_BYTES
+        return FoundBlocks(tuple(blocks), *_partial(last, token_ids[found_bytes:]))
 
     def insert(
         self,
@@ -161,6 +160,11 @@ class BlockIndex:
     def content(self, block: int) -> bytes:
         """What stands for all tokens up to its end. Raises KeyError for one that is not listed."""
         return self._by_block[block].digest
+
+    def contents(self, blocks: Iterable[int]) -> list[bytes]:
+        """The same of several, in their order."""
+        by_block = self._by_block
+        return [by_block[block].digest for block in blocks]
 
     def block_of(self, content: bytes) -> int:
         """The block of this content. Raises KeyError where none is listed."""

@@ -137,14 +137,14 @@ class PrefixIndex:
         if not path:
             return
         deepest = path[-1]
-        if (beyond := _beyond(deepest, token_ids[deepest.tokens * ID_BYTES :])) is not None:
+        if (beyond := _beyond(deepest, token_ids)) is not None:
             yield beyond
         if deepest.numbers:
             yield Match(next(reversed(deepest.numbers)), deepest.tokens)
         for node in reversed(path):
-            rest = token_ids[node.tokens * ID_BYTES :]
+            start = node.tokens * ID_BYTES  # no slice: a prompt has as many nodes as blocks
             for number, tail in reversed(node.tails.items()):
-                if rest.startswith(tail) and (tail or node.depth):
+                if token_ids.startswith(tail, start) and (tail or node.depth):
                     yield Match(number, node.tokens + len(tail) // ID_BYTES)
 
     def _path(self, root: bytes, token_ids: bytes) -> list[_Node]:
@@ -211,8 +211,9 @@ def _child(node: _Node, digest: bytes, ids: bytes) -> _Node:
     return child
 
 
-def _beyond(node: _Node, rest: bytes) -> Match | None:
-    """Of what goes on behind the node, that which shares most of `rest`, less than a block; None where nothing does."""
+def _beyond(node: _Node, token_ids: bytes) -> Match | None:
+    """Of what goes on behind the node, that which shares most of these tokens; None where nothing does."""
+    rest = token_ids[node.tokens * ID_BYTES : (node.tokens + BLOCK_TOKENS) * ID_BYTES]
     best, found = 0, 0
     for _, (number, tail) in zip(range(MOST_LOOKED_AT), reversed(node.tails.items()), strict=False):
         if (common := common_tokens(tail, rest)) > best:

@@ -31,9 +31,9 @@ class Worth:
         """Hits a use, for an entry of this kind whose last use was `age` uses ago. Only the order means anything."""
         return self._worth[kind][age_bin(age)]
 
-    def hit(self, kind: int, age: int) -> None:
-        """One of this kind was used again, `age` uses after its last."""
-        self._hits[kind][age_bin(age)] += 1
+    def hit(self, kind: int, age: int, *, times: int = 1) -> None:
+        """One of this kind was used again, `age` uses after its last; or so many of them were."""
+        self._hits[kind][age_bin(age)] += times
 
     def ended(self, kind: int, age: int) -> None:
         """One of this kind was not used again for so long, and is watched no more."""

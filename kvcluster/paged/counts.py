@@ -96,6 +96,12 @@ class BlockCounts:
         """Whether only an index has it."""
         return block in self._resident and block not in self._pins and block not in self._referenced
 
+    def idle_among(self, blocks: Sequence[int]) -> Sequence[int]:
+        """Those of these that only an index has, in their order."""
+        if self._resident.issuperset(blocks) and self._referenced.isdisjoint(blocks) and not self._pins:
+            return blocks
+        return [block for block in blocks if self.is_idle(block)]
+
     # --- references -----------------------------------------------------------------------------------------------
 
     def allocate(self, count: int) -> list[int]:
@@ -125,6 +131,12 @@ class BlockCounts:
         """
         self._check_had(blocks)
         referenced, more = self._referenced, self._more
+        known = len(referenced)
+        if referenced.isdisjoint(blocks):
+            referenced.update(blocks)
+            if len(referenced) != known + len(blocks):  # one is named twice
+                more.update({block: times - 1 for block, times in Counter(blocks).items() if times > 1})
+            return
         for block in blocks:
             if block in referenced:
                 more[block] = more.get(block, 0) + 1
@@ -218,11 +230,15 @@ class BlockCounts:
         return self._more.get(block, 0) + (block in self._referenced)
 
     def _check_had(self, blocks: Sequence[int]) -> None:
-        if not self._referenced.issuperset(blocks) and not all(map(self.is_had, blocks)):
+        if self._referenced.issuperset(blocks) or self._resident.issuperset(blocks):
+            return
+        if not all(map(self.is_had, blocks)):
             raise _refusal(next(block for block in blocks if not self.is_had(block)))
 
     def _free_unless_kept(self, blocks: Sequence[int]) -> None:
         """Those of `blocks`, which no table names, are free under the ids of their next lives, but for others' ones."""
+        if self._resident.issuperset(blocks):
+            return
         for keepers in (self._resident, self._pins.keys()):
             if keepers and not keepers.isdisjoint(blocks):
                 blocks = [block for block in blocks if block not in keepers]

@@ -59,9 +59,12 @@ class PageStore:
     def protect(self, numbers: Iterable[int], access: Access) -> None:
         """Give this process this access to these blocks, by number; one call a run of adjacent ones, if they lack it.
 
+        To read only is how blocks are given back: it takes from the mappings that are kept in spare, and is never
+        refused here (`driver.limits`).
+
         Raises:
             ValueError: there is no such block. Nothing changed.
-            LimitReached: more mappings than this process may have. Nothing changed.
+            LimitReached: more mappings than this process may have, for writing. Nothing changed.
             DriverError: the kernel refused one call: its blocks may have the new access or the old one, and those of
                 earlier calls have the new one. To ask again is right.
         """
@@ -70,7 +73,8 @@ class PageStore:
         if wanted and not 0 <= wanted[0] <= wanted[-1] < self.num_blocks:
             raise ValueError(f"blocks {wanted[0]} to {wanted[-1]} are not all among {self.num_blocks}")
         runs = list(_runs([number for number in wanted if self._access[number] != protection]))
-        MAPPINGS.ensure(sum(max(0, self._more_mappings(run, protection)) for run in runs))
+        if access is not Access.READ:
+            MAPPINGS.ensure(sum(max(0, self._more_mappings(run, protection)) for run in runs))
         for run in runs:
             self._change(run, protection)
 

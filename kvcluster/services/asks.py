@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvcluster.driver.protocol import Fence
 from kvcluster.errors import KvClusterError, NotAllowed
@@ -25,6 +25,10 @@ from kvcluster.index.token_chain import count_of
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory
 from kvcluster.wire.messages import MOST_TOKENS
+
+if TYPE_CHECKING:
+    from kvcluster.services.kv_port import KvMemory
+    from kvcluster.services.pages.asks import Fork, Permute
 
 MOST_ASKS = 1024  # in one frame
 MOST_OPERATIONS = 4096  # in one frame, as the wire has it
@@ -149,7 +153,7 @@ class Shed:
 class End:
     """The whole granules of the first `retain_tokens` tokens stay on the device: see `SequenceMemory.close`.
 
-    With `token_ids`, those that followed what its Find named, Find finds them.
+    With `token_ids`, those that follow what its last Find that succeeded named, Find finds them.
     """
 
     memory: Memory
@@ -169,7 +173,7 @@ class Outcome:
     `known_tokens` of a Find's tokens are known on the device, shared or not.
     """
 
-    ask: Ask
+    ask: Ask | Fork | Permute
     error: KvClusterError | None = None
     prefix: Prefix | None = None
     joined_tokens: int = 0
@@ -186,14 +190,19 @@ def check(asks: Sequence[Ask]) -> None:
     memories = [ask.memory for ask in asks]
     if len(set(memories)) != len(memories) or any(memory.in_flight for memory in memories):
         raise NotAllowed(reason="a request may have one ask in flight: settle it first")
-    if not load_of(*asks).fits(MOST):
+    check_load(load_of(*asks))
+    for ask in asks:
+        _check_state(ask)
+        _check_tokens(ask)
+
+
+def check_load(load: Load) -> None:
+    """Raises ValueError where it is more than a frame carries."""
+    if not load.fits(MOST):
         limits = (
             f"{MOST.asks} asks, {MOST.operations} operations, {MOST.runs} runs of windows and {MOST.id_bytes // 4} ids"
         )
         raise ValueError(f"a frame carries at most {limits}: use several")
-    for ask in asks:
-        _check_state(ask)
-        _check_tokens(ask)
 
 
 def _check_state(ask: Ask) -> None:
@@ -229,8 +238,8 @@ def _check_tokens(ask: Ask) -> None:
         case _:
             return
     check_room(ask.memory, tokens, *bounds)
-    if isinstance(ask, End):
-        count_of(ask.token_ids)  # refuses what are no ids
+    if isinstance(ask, End) and tokens:
+        check_more_ids(ask.memory, ask.token_ids)
     if isinstance(ask, Find):
         check_token_ids(ask.memory, ask.token_ids)
     if isinstance(ask, Join) and ask.grow_to is not None:
@@ -239,15 +248,20 @@ def _check_tokens(ask: Ask) -> None:
         check_written(ask.memory, tokens, ask.written)
 
 
-def check_room(memory: SequenceMemory, tokens: int, least: int, most: int) -> None:
+def check_room(memory: KvMemory, tokens: int, least: int, most: int) -> None:
     """Raises ValueError where `tokens` do not lie in [least, most]."""
     if not least <= tokens <= most:
         raise ValueError(f"{memory.request} has room for {least} to {most}, not {tokens} tokens")
 
 
-def check_token_ids(memory: SequenceMemory, token_ids: bytes) -> None:
+def check_token_ids(memory: KvMemory, token_ids: bytes) -> None:
     """Raises ValueError where these are no ids, none, or more than the memory's most or than an operation names."""
     check_room(memory, count_of(token_ids), 1, min(memory.spec.max_tokens, MOST_TOKENS))
+
+
+def check_more_ids(memory: SequenceMemory, token_ids: bytes) -> None:
+    """Raises ValueError where these are no ids, or more than the memory's most with those that were told before."""
+    check_room(memory, memory.told.heard + count_of(token_ids), 0, memory.spec.max_tokens)
 
 
 def check_written(memory: SequenceMemory, tokens: int, written: int) -> None:

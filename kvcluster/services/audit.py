@@ -55,6 +55,11 @@ def _audit_tenants(books: Books) -> None:
 
 
 def _audit_requests(memory: DeviceMemory) -> None:
+    told = Counter[str]()
+    for request, reservation in memory.reservations.items():
+        told[request.session] += len(reservation.token_ids)
+    for session in told:
+        _same(f"ids told by session {session}", told[session], memory.told.bytes_of(session))
     held = {request_account(r): r.held_bytes for r in memory.reservations.values() if r.held_bytes}
     _same_accounts("requests hold", held, _booked(memory.books, "request"))
     reserved = sum(reservation.reserved_bytes for reservation in memory.reservations.values())

@@ -28,6 +28,7 @@ from kvcluster.services.opening import Opening, most_bytes_of
 from kvcluster.services.pressure import Pressure
 from kvcluster.services.queue import Queue
 from kvcluster.services.sharing import Remains, Sharing
+from kvcluster.services.told import ToldIds, continued
 from kvcluster.services.work import Work
 
 __all__ = ["DeviceMemory", "MemorySettings", "Opening"]
@@ -42,7 +43,8 @@ class DeviceMemory:
         self.books = Books(driver, settings, clock=clock)
         self.queue = Queue(self.books.ledger, settings.quotas)
         self.sharing = Sharing(self.books, self.queue)
-        self.finder = Finder(self.books, self.sharing)
+        self.told = ToldIds()
+        self.finder = Finder(self.books, self.sharing, self.told)
         self.reservations: dict[RequestId, Reservation] = {}
         self.reserved_bytes = 0  # address space of all open reservations; no memory
         self._open_of: Counter[str] = Counter()
@@ -147,22 +149,25 @@ class DeviceMemory:
         return bytes_of(handles)
 
     def close(
-        self, request: RequestId, work: Work, *, retain_tokens: int = 0, token_ids: bytes = b""
+        self, request: RequestId, work: Work, *, retain_tokens: int = 0, token_ids: bytes = b"", told_tokens: int = 0
     ) -> Remains | None:
         """End the request: its grants return, and windows that were not given back are quarantined.
 
         Where something is to be retained, those that lie wholly inside so many tokens are unmapped: they become a
         prefix that others may join, or are free. Of the prefixes that it left in this group those stay that lie inside.
-        Returns the newest of what stays. `token_ids` are those that followed what `find` was told: with them all that
+        Returns the newest of what stays. `token_ids` follow the `told_tokens` that `find` was told: with them all that
         stays is found by its tokens.
 
         Raises:
+            NotAllowed: another number of ids was told, these are none, or too many with them. Nothing changed.
             UnknownRequest: nothing changed.
         """
         reservation = self.reservation(request)
+        if retain_tokens:
+            before, most_tokens = reservation.token_ids, reservation.range_map.max_tokens
+            self.told.put(reservation, continued(reservation, told_tokens, token_ids, most_tokens=most_tokens))
+            work.txn.doing("tokens told", 0, undo=lambda _: self.told.put(reservation, before))
         work.retain_tokens, work.is_ended = retain_tokens, True
-        reservation.token_ids += token_ids
-        work.txn.doing("tokens told", 0, undo=lambda _: _untell(reservation, token_ids))
         planned = self.sharing.retain(reservation, work) if retain_tokens else None
         work.after.append(lambda: self._end(reservation, planned, retain_tokens))
         return self.sharing.remains(planned, work) if retain_tokens else None
@@ -267,6 +272,7 @@ class DeviceMemory:
         else:
             self.books.isolate(reservation, handles)
             reservation.quarantine()
+        self.sharing.emptied(reservation)
         self.queue.weigh(reservation)
 
     def _end(self, reservation: Reservation, retained: SharedPrefix | None = None, retain_tokens: int = 0) -> None:
@@ -285,13 +291,10 @@ class DeviceMemory:
 
     def _strike(self, reservation: Reservation) -> None:
         reservation.close()
+        self.told.put(reservation, b"")
         del self.reservations[reservation.request]
         self._open_of -= Counter([reservation.request.session])  # and drops a session at 0
         self.reserved_bytes -= reservation.reserved_bytes
-
-
-def _untell(reservation: Reservation, token_ids: bytes) -> None:
-    reservation.token_ids = reservation.token_ids.removesuffix(token_ids)
 
 
 def _forget(handles: Iterable[Handle]) -> None:

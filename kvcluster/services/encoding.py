@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from kvcluster.geometry.residency import GroupShape
 from kvcluster.ids import RequestId, WindowRun
@@ -12,6 +13,9 @@ from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence import MemoryState, SequenceMemory
 from kvcluster.services.taken_back import TakenBack, Windows, behind
 from kvcluster.wire import messages as wire
+
+if TYPE_CHECKING:
+    from kvcluster.services.pages.sequence import SequencePages
 
 
 def key_of(request: RequestId) -> wire.RequestKey:
@@ -117,6 +121,15 @@ def find_operations(memory: SequenceMemory, token_ids: bytes, grow_to: int, gran
     found = wire.Find(request=key, token_ids=token_ids)
     asked = wire.Grant(request=key, grant=grant, size_bytes=memory.bytes_to_reach(grow_to) or 1, tokens=grow_to)
     return (*open_operation(memory), found, asked, commit_operation(memory, grow_to, grant))
+
+
+def close_operation(memory: SequenceMemory | SequencePages, retain_tokens: int, token_ids: bytes) -> wire.Operation:
+    """`close`, with what its owner lacks of the ids of what is to be retained."""
+    key = key_of(memory.request)
+    if not retain_tokens:
+        return wire.Close(request=key)
+    more, told_tokens = memory.told.unsaid(token_ids), memory.told.tokens
+    return wire.Close(request=key, retain_tokens=retain_tokens, token_ids=more, told_tokens=told_tokens)
 
 
 def grant_operations(memory: SequenceMemory, grant: int, size_bytes: int) -> tuple[wire.Operation, ...]:

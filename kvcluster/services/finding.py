@@ -18,6 +18,7 @@ from kvcluster.memory.reservation import Reservation, ReservationState
 from kvcluster.services.books import Books
 from kvcluster.services.listing import MOST_TRIED
 from kvcluster.services.sharing import Joining, Sharing
+from kvcluster.services.told import ToldIds, checked_count
 from kvcluster.services.work import Work
 
 
@@ -41,10 +42,11 @@ class FindingFigures:
 class Finder:
     """Of one device."""
 
-    def __init__(self, books: Books, sharing: Sharing) -> None:
+    def __init__(self, books: Books, sharing: Sharing, told: ToldIds) -> None:
         self.figures = FindingFigures()
         self._books = books
         self._sharing = sharing
+        self._told = told
 
     def find(self, reservation: Reservation, token_ids: bytes, work: Work) -> Finding:
         """Join the longest known beginning of these tokens, which are the request's from now on.
@@ -52,10 +54,10 @@ class Finder:
         Raises:
             NotAllowed: the request holds or uses something, has no room for so many tokens, or the bytes are no ids.
                 Nothing changed.
+            LimitReached: the session has told too many ids. Nothing changed.
         """
         self._check(reservation, token_ids)
-        before, reservation.token_ids = reservation.token_ids, token_ids
-        work.txn.doing("tokens told", 0, undo=lambda _: _tell(reservation, before))
+        self._told.tell(reservation, token_ids, work)
         self.ended(reservation)  # with what it was told when it last looked
         if not reservation.cache_root:
             return Finding()
@@ -72,10 +74,7 @@ class Finder:
     def _check(self, reservation: Reservation, token_ids: bytes) -> None:
         if reservation.state is not ReservationState.RESERVED:
             raise NotAllowed(reason=f"request {reservation.request} finds before it holds or uses anything")
-        try:
-            reservation.missing(count_of(token_ids))  # refuses what is too long
-        except ValueError as wrong:
-            raise NotAllowed(reason=str(wrong)) from wrong
+        reservation.missing(checked_count(token_ids))  # refuses what is too long
 
     def _joined(self, reservation: Reservation, token_ids: bytes, work: Work) -> tuple[int, Joining | None]:
         """How many of the tokens the prefix that was joined has, and the join."""
@@ -126,7 +125,3 @@ def _to_the_last(joining: Joining, tokens: int) -> Joining:
     if shape.has_rings:
         return joining
     return replace(joining, tokens=shape.reusable_tokens(joining.part.windows, tokens))
-
-
-def _tell(reservation: Reservation, token_ids: bytes) -> None:
-    reservation.token_ids = token_ids

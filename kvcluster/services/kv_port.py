@@ -36,6 +36,10 @@ class KvMemory(Protocol):
         """The most tokens that what is committed holds."""
 
     @property
+    def told_tokens(self) -> int:
+        """Of so many tokens the owner knows the ids; what `End` names follows them."""
+
+    @property
     def committed_bytes(self) -> int:
         """What this request pays for."""
 

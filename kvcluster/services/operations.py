@@ -74,8 +74,14 @@ class Operations:
                 self.requests += 1
                 return wire.Opened(arrival=arrival)
             case wire.Close():
-                left = self._memory.close(request, work, retain_tokens=op.retain_tokens, token_ids=op.token_ids)
-                return wire.Closed(prefix=left.prefix.number, tokens=left.tokens) if left else wire.Closed()
+                return self._close(request, op, work)
+
+    def _close(self, request: RequestId, op: wire.Close, work: Work) -> wire.Closed:
+        retain_tokens, told_tokens = op.retain_tokens, op.told_tokens
+        left = self._memory.close(
+            request, work, retain_tokens=retain_tokens, token_ids=op.token_ids, told_tokens=told_tokens
+        )
+        return wire.Closed(prefix=left.prefix.number, tokens=left.tokens) if left else wire.Closed()
 
     def _spend(
         self, request: RequestId, op: wire.Grant | wire.GiveBack | wire.Commit | wire.Release, work: Work

@@ -14,6 +14,7 @@ from kvcluster.driver.gate import operation
 from kvcluster.errors import KvClusterError, NotShareable
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.shareability import Refusal
+from kvcluster.index.token_chain import count_of
 from kvcluster.mapping.supply import Supply
 from kvcluster.services.asks import Ask, End, Find, Grow, Join, Outcome, Publish, Seal, Spend, TakeSnapshot
 from kvcluster.services.correspondence import Sent
@@ -70,6 +71,9 @@ class PendingAsks:
         finally:
             for ask in self._asks:
                 ask.memory.in_flight = False
+        for ask, error in zip(self._asks, self._errors, strict=True):
+            if isinstance(ask, Find) and error is None:
+                ask.memory.told.answered()
         return tuple(
             Outcome(ask, error, self._prefixes.get(place), _joined_tokens(ask), self._known.get(place, 0))
             for place, (ask, error) in enumerate(zip(self._asks, self._errors, strict=True))
@@ -105,8 +109,8 @@ class PendingAsks:
                     self._errors[place] = NotShareable(kind=Refusal.NOT_SEALED, reason=reason)
                 case wire.Sealed(prefix=number), Seal(memory) if plan := memory.holdings.publication:
                     self._prefixes[place] = self._prefix(memory, number, plan.tokens)
-                case wire.Found(known=known), _:
-                    self._known[place] = known
+                case wire.Found(known=known), Find(memory, token_ids):
+                    self._known[place], memory.told.there = known, count_of(token_ids)
                 case wire.Closed(prefix=int(number), tokens=tokens), End(memory):
                     self._prefixes[place] = self._prefix(memory, number, tokens)
 

@@ -270,8 +270,7 @@ class DevicePort:
         retained = 0 if taken_back.error else retain_tokens
         if retained and not shape.has_rings:
             taken_back = encoding.but_retained(taken_back, shape.shared_windows(retained))
-        more_ids = token_ids if retained else b""
-        close = wire.Close(request=encoding.key_of(memory.request), retain_tokens=retained, token_ids=more_ids)
+        close = encoding.close_operation(memory, retained, token_ids)
         told, error = self._told(memory, taken_back)
         return (*told, *((close,) if known else ())), error
 

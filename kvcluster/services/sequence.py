@@ -19,6 +19,7 @@ from kvcluster.services.holdings import Holdings
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence_spec import Grant as Grant
 from kvcluster.services.sequence_spec import SequenceSpec as SequenceSpec
+from kvcluster.services.told import Told
 from kvcluster.states import State, moved
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class SequenceMemory:
         self.is_leaving = False  # a release waits for work that may use the memory
         self.joined_tokens = 0  # tokens that came with the prefix that was joined
         self.lacks_window = False  # the rings lack the window before `joined_tokens`
+        self.told = Told()
         self.computes_on = port.computes_on
         self._port = port
 
@@ -71,6 +73,11 @@ class SequenceMemory:
     def tokens(self) -> int:
         """The most tokens that the committed windows hold, shared ones among them."""
         return self.holdings.tokens
+
+    @property
+    def told_tokens(self) -> int:
+        """The ids that a Find which succeeded has named."""
+        return self.told.heard
 
     @property
     def committed_bytes(self) -> int:
@@ -244,8 +251,8 @@ class SequenceMemory:
         The whole granules of the first `retain_tokens` tokens stay on the device, for whoever joins them, until their
         memory is needed: returns the newest prefix that stays, with its own tokens, which may be fewer. A prefix that
         was used here stays if it lies wholly inside so many tokens; a longer one, only as long as others use it. With
-        rings only what was published stays. `token_ids` are those that followed what `find` was told: with them all of
-        it is found by its tokens.
+        rings only what was published stays. `token_ids` are those that follow what the last `find` that succeeded was
+        told, from the first token on where none did: with them all of it is found by its tokens.
 
         Raises:
             ValueError: more tokens are to be retained than are there. Nothing changed.

@@ -197,6 +197,14 @@ class Sharing:
         prefix.is_kept = True
         self._books.booked(self._prefixes.settle(prefix))
 
+    def emptied(self, reservation: Reservation) -> None:
+        """Windows of it went: one that holds and uses nothing any more is not waited for to publish what it computed.
+
+        It computes nothing either; when it looks again it may be told once more (`services.finding`).
+        """
+        if not reservation.own.count and not reservation.uses:
+            self._books.index.ended(reservation.request)
+
     def haunt(self, reservation: Reservation) -> None:
         """The request ends without leaving its prefixes: its process may have them mapped until it is gone."""
         self.give_up(reservation)
@@ -295,4 +303,5 @@ class Sharing:
         self._books.booked(self._prefixes.part(prefix, request))
         reach(Failpoint.DEVICE_LEFT)
         self._books.drain_finished(prefix)
+        self.emptied(reservation)
         self._queue.weigh(reservation)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from kvcluster.services.pages.statistics import PageStatistics
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
@@ -95,12 +97,12 @@ class DeviceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class AuditedDevice:
-    """What a device answered when it was asked to count its books.
+    """What a device, or host pages, answered when asked to count their books.
 
     `figures` where everything sums; else None, and `complaint` says in one sentence what does not.
     """
 
     device: str
     node_id: str
-    figures: DeviceStatistics | None
+    figures: DeviceStatistics | PageStatistics | None
     complaint: str | None = None

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from kvcluster.errors import KvClusterError
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from kvcluster.services.pages.statistics import HostReport
 from kvcluster.services.statistics import DeviceReport
 
 
@@ -68,3 +69,6 @@ class Cluster(Workers, Protocol):
 
     def device_reports(self) -> list[DeviceReport]:
         """One report a device, in the order of the settings' devices."""
+
+    def host_reports(self) -> list[HostReport]:
+        """One report for the host pages of each node; none where the job has none."""

@@ -174,14 +174,15 @@ class Close(Message):
 
     With `retain_tokens`, what lies wholly inside so many tokens stays, for whoever joins it, until its memory is
     needed: windows that were in no release, which are unmapped, and prefixes that were left clean in the same group.
-    What stays of a request that has a `cache_root` is found by `find` from now on; `token_ids` are those that followed
-    what its own `find` named.
+    What stays of a request that has a `cache_root` is found by `find` from now on; `token_ids` follow the `told_tokens`
+    ids that were named before, by its own `find`. Where the owner has another number of them, it refuses.
     """
 
     verb: Literal["close"] = "close"
     request: RequestKey
     retain_tokens: Count = 0
     token_ids: TokenIds = b""
+    told_tokens: Count = 0
 
 
 Operation = Annotated[

@@ -46,13 +46,15 @@ class Permute(Message):
 class Share(Message):
     """The first `tokens` tokens are written: their whole blocks are found by `find` from now on.
 
-    `token_ids` are those that followed what was named before.
+    `token_ids` follow the `told_tokens` ids that were named before; where the owner has another number of them, it is
+    refused.
     """
 
     verb: Literal["share"] = "share"
     request: RequestKey
     tokens: Positive
     token_ids: Annotated[bytes, Field(max_length=2**20)] = b""
+    told_tokens: Count = 0
 
 
 class Drop(Message):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import ray
 
-from actors.devices import NAMESPACE
+from actors.owners import NAMESPACE
 from kvcluster.testing.models import make_model
 from tests.actors.answers import generated_texts
 from tests.actors.survivor import Survivor

@@ -14,9 +14,12 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError
 
+from actors.audits import device_actors
 from actors.devices import Device, find_device, living_device
+from actors.owners import NAMESPACE, OwnerKind
 from kvcluster.config import Settings, settings_from
 from kvcluster.failpoints import ENVIRONMENT
+from kvcluster.services.pages.statistics import PageStatistics
 from kvcluster.services.statistics import DeviceStatistics
 from tests.actors.client import Client
 
@@ -60,6 +63,7 @@ class World:
     def __init__(self, node_id: str, numbers: Iterator[int]) -> None:
         self.node_id = node_id
         self._numbers = numbers
+        self._earlier = set(host_actors())
         self._devices: list[str] = []
         self._actors: list[Any] = []
 
@@ -96,18 +100,26 @@ class World:
         for actor in self._actors:
             ray.kill(actor)
         devices = {name: actor for name in self._devices if (actor := living_device(name, self.node_id))}
+        devices |= {name: actor for name, actor in host_actors().items() if name not in self._earlier}
         try:
             for name, actor in devices.items():
                 eventually(lambda actor=actor: is_whole(actor), f"{name} has all its bytes back, and no session")
         finally:
             for actor in devices.values():
                 ray.kill(actor)
+        eventually(lambda: {*host_actors()} <= self._earlier, "the names of its host pages are free")
+
+
+def host_actors() -> dict[str, Any]:
+    """The actors of host pages, by name."""
+    names = [name for name in device_actors() if name.startswith(OwnerKind.HOST_PAGES)]
+    return {name: ray.get_actor(name, namespace=NAMESPACE) for name in names}
 
 
 def is_whole(actor: Any) -> bool:
     """Whether nobody has anything of a device's, or it is gone."""
     try:
-        figures: DeviceStatistics = ray.get(actor.audit.remote(), timeout=TIMEOUT_S)
+        figures: DeviceStatistics | PageStatistics = ray.get(actor.audit.remote(), timeout=TIMEOUT_S)
     except RayActorError:
         return True
     return not figures.sessions and figures.free_bytes + figures.retained_bytes == figures.capacity_bytes

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 
 from kvcluster.config import Settings
+from kvcluster.services.pages.statistics import HostReport
 from kvcluster.services.statistics import DeviceReport
 from kvcluster.services.workers import Event
 from tests.batch.stand_in import EchoWorkers
@@ -31,6 +32,11 @@ class EchoCluster(EchoWorkers):
             DeviceReport(name, 2, 96, 4.0, 512 * MIB, 12 * MIB, 11 * MIB, 5, 1_234)
             for name in self.settings.device_names
         ]
+
+    def host_reports(self) -> list[HostReport]:
+        if self.settings.host_memory_bytes is None:
+            return []
+        return [HostReport("pages-2x1x16-float32-16", self.settings.host_memory_bytes, 3 * MIB, 4, 1_000, 250, 7)]
 
 
 class HangingCluster(EchoCluster):

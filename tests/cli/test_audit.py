@@ -64,7 +64,7 @@ def test_requests_are_counted_together_and_refusals_by_kind(run: Run, figures: D
     assert figures.refusals == {"OutOfBudget": 1}
     result = run((AuditedDevice("host:0", NODE, figures),))
     assert (result.exit_code, result.stderr) == (0, "")
-    head, accounts, handles, sessions, prefixes, tenants, refusals = result.stdout.splitlines()
+    head, accounts, handles, sessions, prefixes, tenants, refusals, lookups = result.stdout.splitlines()
     assert head == "host:0 on node 01234567: 64.0 KiB, and all sums"
     assert "free 32.0 KiB" in accounts
     assert "2 request 32.0 KiB" in accounts
@@ -73,6 +73,7 @@ def test_requests_are_counted_together_and_refusals_by_kind(run: Run, figures: D
     assert prefixes.split() == ["prefixes", "none"]
     assert tenants.split() == ["tenants", "unnamed", "32.0", "KiB"]
     assert refusals.split() == ["refusals", "OutOfBudget", "1"]
+    assert lookups == "  lookups   0, found 0 of 0 tokens"
 
 
 def test_prefixes_are_counted_by_state_and_accounts_of_all_tenants_by_kind(run: Run, figures: DeviceStatistics) -> None:

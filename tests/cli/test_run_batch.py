@@ -69,6 +69,12 @@ def test_all_answered_is_exit_code_0_and_a_table_of_devices(run: Run, good: Path
     assert result.stderr.splitlines()[-1] == "2 of 2 lines, 0 failed, 6 tokens"
 
 
+def test_a_job_with_host_pages_has_a_table_of_them_below(run: Run, good: Path) -> None:
+    *_, heading, row = run("--fallback", "host").stdout.splitlines()
+    assert heading.startswith("host pages ")
+    assert row.split() == ["pages-2x1x16-float32-16", "512.0", "MiB", "3.0", "MiB", "4", "1000", "250", "7"]
+
+
 def test_some_failed_is_exit_code_1_also_when_there_is_nothing_left_to_do(run: Run, tmp_path: Path) -> None:
     write_input(tmp_path / "in.jsonl", line("a"), line("b", max_tokens=0))
     assert run().exit_code == 1

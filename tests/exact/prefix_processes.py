@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.exact.prefix_site import Known, Setting
-from tests.piped import Piped
+from tests.piped import Piped, started
 from tests.services.processes import GRANULE, Host
 
 
@@ -22,7 +22,7 @@ class Computer(Piped):
     """A process of `prefix_child`."""
 
     def __init__(self) -> None:
-        super().__init__([sys.executable, "-m", "tests.exact.prefix_child"])
+        super().__init__(started([sys.executable, "-m", "tests.exact.prefix_child"]))
 
     def answer(self) -> Any:
         line = self.heard()

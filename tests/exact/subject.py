@@ -20,19 +20,19 @@ Prompts = Sequence[Prompt]
 
 
 class Subject:
-    """One model, opened twice with the same weights in float32."""
+    """One model, opened twice with the same weights in float32. `continued`: what generate() says after a prompt."""
 
     def __init__(self, model: Model, tokenizer: Tokenizer, reference: Any) -> None:
         self.model = model
         self.tokenizer = tokenizer
         self._reference = reference
-        self._continued = cache(self._generate)
+        self.continued = cache(self._generate)
 
     def wanted(self, prompts: Prompts, new_tokens: int) -> Results:
         """What generate() continues each prompt with, one at a time, as an answer to it."""
         return {
             key: Completion(
-                self.tokenizer.decode(self._continued(prompt, new_tokens)), "length", len(prompt), new_tokens
+                self.tokenizer.decode(self.continued(prompt, new_tokens)), "length", len(prompt), new_tokens
             )
             for key, prompt in enumerate(prompts)
         }

@@ -67,6 +67,7 @@ def test_content_stands_for_all_tokens_up_to_the_end_of_a_block() -> None:
     index = listed(LONG, [10, 11])
     first, second = token_chain.digests(ROOT, packed(LONG[: 2 * SIZE]), SIZE)
     assert (index.content(10), index.content(11)) == (first, second)
+    assert index.contents((11, 10)) == [second, first]
     assert (index.block_of(first), index.block_of(second)) == (10, 11)
     for unknown in (lambda: index.content(12), lambda: index.block_of(b"?")):
         with pytest.raises(KeyError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import takewhile
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -52,6 +53,28 @@ def test_of_prefixes_that_share_as_much_the_newest_comes_first() -> None:
     index.insert(ROOT, packed([*LONG[:32], 1]), 1)
     index.insert(ROOT, packed([*LONG[:32], 2]), 2)
     assert _first(index, [*LONG[:32], 3]) == Match(2, 32)
+
+
+class Sliced(bytes):
+    """Ids that count how many of their bytes are copied out."""
+
+    copied = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        part = super().__getitem__(place)
+        self.copied += len(part) if isinstance(part, bytes) else 1
+        return part
+
+
+@pytest.mark.parametrize("tokens", [40 * BLOCK_TOKENS, 2_000 * BLOCK_TOKENS])
+def test_all_matches_of_a_prompt_copy_no_more_of_it_when_it_is_longer(tokens: int) -> None:
+    """A chat that goes on: what is found ends a little before the prompt does."""
+    index, chat = PrefixIndex(), list(range(tokens))
+    for number, turn in enumerate((tokens // 4 + 3, tokens // 2 + 5, tokens - 40), start=1):
+        index.insert(ROOT, packed(chat[:turn]), number)
+    ids = Sliced(packed(chat))
+    assert {match.number for match in index.matches(ROOT, ids)} == {1, 2, 3}
+    assert ids.copied <= BLOCK_TOKENS * token_chain.ID_BYTES
 
 
 def test_a_prefix_that_is_built_on_another_is_found_beyond_it() -> None:

@@ -11,6 +11,40 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kvcluster.index.retention import GHOSTS, POPULATION, SAMPLE, Retention
 
+DRAWS = 3  # for one that is looked at: of runs that weigh as much, one of them, and which of its entries
+
+
+def test_what_is_held_and_given_back_is_worth_what_it_was_and_is_not_idle_meanwhile() -> None:
+    retention: Retention[str] = Retention()
+    for key in ("older", "newer"):
+        retention.use(key)
+        retention.idle(key, at=7)
+    for _ in range(10):
+        retention.hold("older")
+        assert (len(retention), retention.victim()) == (1, "newer")
+        retention.idle("older", at=9)
+    assert retention.victim() == "older"
+    assert (retention.idle_since("older"), retention.idle_since("newer")) == (9, 7)
+    for _ in range(10):
+        retention.use("older")
+        retention.idle("older")
+    assert retention.victim() == "newer"
+
+
+def test_a_part_of_a_run_that_is_held_leaves_the_rest_idle() -> None:
+    retention: Retention[int] = Retention()
+    retention.use(*range(8))
+    retention.idle(*range(8), at=3)
+    retention.hold(0, 1, 2)
+    assert (len(retention), retention.entries) == (5, 8)
+    gone = []
+    while (victim := retention.victim()) is not None:
+        gone.append(victim)
+        retention.forget(victim)
+    assert gone == [7, 6, 5, 4, 3]
+    retention.idle(0, 1, 2)
+    assert (len(retention), retention.entries) == (3, 3)
+
 
 def test_nothing_goes_where_nothing_is_idle() -> None:
     retention: Retention[int] = Retention()
@@ -127,6 +161,54 @@ def test_of_blocks_that_are_left_children_first_the_last_one_goes_first() -> Non
     assert gone == list(reversed(range(8)))
 
 
+def test_what_is_used_apart_from_the_rest_outlives_the_rest() -> None:
+    retention: Retention[int] = Retention()
+    retention.use(*range(10))
+    retention.use(*range(4))
+    retention.idle(*range(10))
+    gone = []
+    while (victim := retention.victim()) is not None:
+        gone.append(victim)
+        retention.forget(victim)
+    assert gone == [*range(4, 10), *range(4)]
+
+
+def test_of_what_was_left_in_parts_only_what_is_idle_goes() -> None:
+    retention: Retention[int] = Retention()
+    retention.use(*range(10))
+    retention.idle(8, 9, 2)
+    gone = set()
+    while (victim := retention.victim()) is not None:
+        gone.add(victim)
+        retention.forget(victim)
+    assert gone == {2, 8, 9}
+    retention.use(*range(10))
+    assert retention.remembered == len(retention) == 0
+
+
+def test_blocks_of_one_call_are_worth_what_they_are_worth_one_by_one() -> None:
+    found = []
+    for together in (True, False):
+        retention: Retention[int] = Retention()
+        here: set[int] = set()
+        hits, draws = 0, random.Random(2)
+        for turn in range(6_000):
+            of = draws.randrange(20) if turn % 3 == 0 else 1_000 + turn
+            keys = [10 * of + at for at in range(draws.randint(1, 9))]
+            hits += len(here.intersection(keys))
+            here.update(keys)
+            for part in [keys] if together else [[key] for key in keys]:
+                retention.use(*part)
+            retention.idle(*keys)
+            while len(here) > 200:
+                victim = retention.victim()
+                assert victim is not None
+                here.remove(victim)
+                retention.forget(victim)
+        found.append(hits)
+    assert found[0] == pytest.approx(found[1], rel=0.05)
+
+
 @pytest.mark.parametrize("entries", [2_000, 20_000])
 def test_an_eviction_and_a_learning_look_at_no_more_of_many_than_of_few(
     entries: int, monkeypatch: pytest.MonkeyPatch
@@ -143,13 +225,16 @@ def test_an_eviction_and_a_learning_look_at_no_more_of_many_than_of_few(
     for key in range(entries):
         retention.idle(key)
     retention.victim()
-    assert len(drawn) == SAMPLE + POPULATION
+    assert len(drawn) == DRAWS * (SAMPLE + POPULATION)
     drawn.clear()
     for _ in range(10):
         victim = retention.victim()
         assert victim is not None
         retention.forget(victim)
-    assert len(drawn) == 10 * SAMPLE
+    assert len(drawn) == 10 * DRAWS * SAMPLE
+
+
+KEYS = st.lists(st.integers(0, 12), unique=True, max_size=13)
 
 
 class RetentionMachine(RuleBasedStateMachine):
@@ -159,17 +244,22 @@ class RetentionMachine(RuleBasedStateMachine):
         self.idle: set[int] = set()
         self.known: set[int] = set()
 
-    @rule(key=st.integers(0, 12))
-    def use(self, key: int) -> None:
-        self.retention.use(key)
-        self.known.add(key)
-        self.idle.discard(key)
+    @rule(keys=KEYS)
+    def use(self, keys: list[int]) -> None:
+        self.retention.use(*keys)
+        self.known.update(keys)
+        self.idle.difference_update(keys)
 
-    @rule(key=st.integers(0, 12))
-    def leave(self, key: int) -> None:
-        self.retention.idle(key)
-        self.known.add(key)
-        self.idle.add(key)
+    @rule(keys=KEYS)
+    def leave(self, keys: list[int]) -> None:
+        self.retention.idle(*keys)
+        self.known.update(keys)
+        self.idle.update(keys)
+
+    @rule(length=st.integers(0, 13))
+    def use_and_leave_a_beginning(self, length: int) -> None:
+        self.use([*range(length)])
+        self.leave([*range(length)])
 
     @rule(key=st.integers(0, 12))
     def forget(self, key: int) -> None:

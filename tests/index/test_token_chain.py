@@ -59,6 +59,14 @@ def test_a_digest_stands_for_all_tokens_up_to_its_block(ids: list[int], size: in
     assert not set(chain) & set(digests(b"s", packed(ids), size))
 
 
+@given(st.integers(0, 150), st.integers(0, 7), st.integers(1, 2))
+def test_the_blocks_of_ids_are_all_whole_ones_however_many(blocks: int, more: int, size: int) -> None:
+    ids = packed(range(blocks * size)) + b"more"[: more % (4 * size)]
+    slices = [ids[begin : begin + 4 * size] for begin in range(0, 4 * size * blocks, 4 * size)]
+    assert list(blocks_of(ids, size))[:blocks] == slices
+    assert len(list(blocks_of(ids, size))) == len(ids) // (4 * size)
+
+
 def test_a_long_prompt_is_hashed_once_and_a_miss_ends_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
 

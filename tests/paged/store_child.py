@@ -56,6 +56,7 @@ def lack_memory() -> dict[str, Any]:
 def lack_mappings() -> dict[str, Any]:
     """The rest of the process takes the mappings, unseen by us and then seen, and gives them back."""
     crowd, store = Crowd(), open_store(SHAPE, 64, DTYPE)
+    store.protect(range(64), Access.READ)
     crowd.fill()
     unseen = _refusal(store)
     crowd.go()
@@ -64,10 +65,21 @@ def lack_mappings() -> dict[str, Any]:
         MAPPINGS.ensure(sys.maxsize)  # measures
     seen = _refusal(store)
     crowd.go()
+    store.protect(ISLANDS, Access.READ_WRITE)
+    found = [_mappings(store)]
+    store.protect(range(64), Access.READ_WRITE)
+    crowd.grow(leave=10)
+    with suppress(LimitReached):
+        MAPPINGS.ensure(sys.maxsize)
     store.protect(ISLANDS, Access.READ)
-    found = [store.mappings, kernel_mappings(store.address, store.size_bytes)]
+    found.append(_mappings(store))
+    crowd.go()
     store.close()
     return {"unseen": unseen, "seen": seen, "found": found}
+
+
+def _mappings(store: PageStore) -> list[int]:
+    return [store.mappings, kernel_mappings(store.address, store.size_bytes)]
 
 
 def _call_that_failed(blocks: int) -> str:
@@ -81,7 +93,7 @@ def _call_that_failed(blocks: int) -> str:
 def _refusal(store: PageStore) -> str:
     calls = store.calls
     try:
-        store.protect(ISLANDS, Access.READ)
+        store.protect(ISLANDS, Access.READ_WRITE)
     except (LimitReached, DriverError) as failure:
         return f"{type(failure).__name__} after {store.calls - calls} calls"
     raise AssertionError("there were mappings")

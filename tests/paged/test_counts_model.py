@@ -110,6 +110,9 @@ class CountsMachine(RuleBasedStateMachine):
             assert counts.is_resident(block) == (block in self.resident)
             is_idle = block in self.resident and block not in self.pinned and block not in self.referenced
             assert counts.is_idle(block) == is_idle
+        assert [*counts.idle_among(had)] == [block for block in had if counts.is_idle(block)]
+        idle = [block for block in had if counts.is_idle(block)]
+        assert [*counts.idle_among(idle)] == idle
 
     def _had(self) -> list[int]:
         return sorted({*self.referenced, *self.pinned, *self.resident})

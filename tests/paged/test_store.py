@@ -135,7 +135,11 @@ def test_at_the_mapping_limit_access_is_refused_before_it_changes_and_a_failed_c
     found = _found("lack_mappings")
     assert found["seen"] == "LimitReached after 0 calls"
     assert found["unseen"] == "DriverError after 1 calls"
-    assert found["found"] == [33, 33]
+    assert found["found"][0] == [33, 33]
+
+
+def test_at_the_mapping_limit_what_is_given_back_takes_from_the_spare() -> None:
+    assert _found("lack_mappings")["found"][1] == [33, 33]
 
 
 def test_what_is_no_memory_of_that_size_is_refused_and_its_descriptor_closed() -> None:

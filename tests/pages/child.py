@@ -1,4 +1,4 @@
-"""A client of host pages in a process of its own, without Ray: `python -m tests.pages.child ADDRESS`.
+"""A client of host pages in a process of its own, without Ray: see `tests.pages.nursery`, which starts it.
 
 Commands come in on standard input, frames and answers go out, as with `tests.services.child`.
 """
@@ -118,9 +118,9 @@ def _attached(attach: AttachClient) -> PageStore:
     return attach_store(found[0], shape, attach.welcome.blocks, torch.float32)
 
 
-def main() -> None:
+def serve(address: str) -> None:
     signal.alarm(120)  # whatever a test does, this process ends
-    child = Child(sys.argv[1].replace("@", "\0"))
+    child = Child(address.replace("@", "\0"))
     print(json.dumps("ready"), flush=True)
     while line := sys.stdin.readline():
         verb, *arguments = json.loads(line)
@@ -129,7 +129,3 @@ def main() -> None:
         except KvClusterError as error:
             answer = {"error": type(error).__name__, "says": str(error)}
         print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -118,6 +118,7 @@ class Asker:
         self.client = client
         self.key = key
         self.blocks: list[int] = []
+        self.told = 0  # ids that the host has
 
     def grow(self, tokens: int) -> None:
         self._paged(self.client.ask(*self.grow_ops(tokens)))
@@ -126,20 +127,22 @@ class Asker:
         """Find, grant and commit; how many tokens are there."""
         answers = self.client.ask(self.find_op(token_ids), *self.grow_ops(len(token_ids) + room))
         self._paged(answers)
+        self.told = len(token_ids)
         assert isinstance(answers[0], wire.Paged)
         return answers[0].tokens
 
     def share(self, tokens: int, token_ids: Sequence[int] = ()) -> int:
         [answer] = self.client.ask(self.share_op(tokens, token_ids))
         assert isinstance(answer, wire.Shared)
+        self.told += len(token_ids)
         return answer.tokens
 
     def fork(self, tokens: int, count: int = 1) -> list[Asker]:
         children = [Asker(self.client, self.client.next_key()) for _ in range(count)]
         self.client.ask(self.fork_op(tokens, *[child.key for child in children]))
-        self.blocks = self.blocks[: -(-tokens // SIZE)]
+        self.blocks, self.told = self.blocks[: -(-tokens // SIZE)], min(self.told, tokens)
         for child in children:
-            child.blocks = list(self.blocks)
+            child.blocks, child.told = list(self.blocks), self.told
         return children
 
     def drop(self, outcome: str = "clean") -> None:
@@ -166,7 +169,7 @@ class Asker:
         return wire.Find(request=self.key, token_ids=packed(token_ids))
 
     def share_op(self, tokens: int, token_ids: Sequence[int] = ()) -> wire.Share:
-        return wire.Share(request=self.key, tokens=tokens, token_ids=packed(token_ids))
+        return wire.Share(request=self.key, tokens=tokens, token_ids=packed(token_ids), told_tokens=self.told)
 
     def fork_op(self, tokens: int, *children: wire.RequestKey) -> wire.Fork:
         return wire.Fork(request=self.key, children=children, tokens=tokens)
@@ -176,7 +179,9 @@ class Asker:
         return wire.Permute(request=self.key, members=keys, parents=tuple(parents), tokens=tokens)
 
     def close_op(self, retain_tokens: int = 0, token_ids: Sequence[int] = ()) -> wire.Close:
-        return wire.Close(request=self.key, retain_tokens=retain_tokens, token_ids=packed(token_ids))
+        return wire.Close(
+            request=self.key, retain_tokens=retain_tokens, token_ids=packed(token_ids), told_tokens=self.told
+        )
 
     def _paged(self, answers: Sequence[wire.Answer]) -> None:
         for answer in answers:

@@ -226,6 +226,7 @@ def test_what_is_found_and_not_committed_is_neither_forked_nor_permuted_nor_shar
         written(host, client, LONG)
         sequence = client.open()
         client.ask(sequence.find_op(LONG[:7]))
+        sequence.told = 7
         for op in (
             sequence.fork_op(4, client.next_key()),
             sequence.permute_op([sequence], [0], 4),

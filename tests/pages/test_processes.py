@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +11,9 @@ import pytest
 import torch
 
 from kvcluster.attach.server import open_attach_server
-from kvcluster.failpoints import ENVIRONMENT
 from kvcluster.paged.block_pool import BlockPool
 from kvcluster.services.pages.local import page_service
+from tests.pages.nursery import Nursery
 from tests.pages.world import PITCH_BYTES, SIZE
 from tests.piped import TIMEOUT_S, Piped
 
@@ -25,7 +24,8 @@ PROMPT = list(range(20, 20 + 10))
 class Host:
     """Pages served over the attach socket; `close` ends its children first."""
 
-    def __init__(self) -> None:
+    def __init__(self, nursery: Nursery) -> None:
+        self._nursery = nursery
         pool = BlockPool(BLOCKS, SIZE, 2, 1, 4, dtype=torch.float32)
         self.service = page_service(pool, "host-kv", epoch=1, clock=time.monotonic)
         self.server = open_attach_server("host-kv", self.service)
@@ -34,8 +34,7 @@ class Host:
         self._children: list[Piped] = []
 
     def child(self, *, failpoints: str = "") -> Piped:
-        command = [sys.executable, "-m", "tests.pages.child", self.server.address.replace("\0", "@")]
-        self._children.append(Piped(command, {ENVIRONMENT: failpoints} if failpoints else {}))
+        self._children.append(Piped(self._nursery.born(self.server.address.replace("\0", "@"), failpoints)))
         self._children[-1].answered = self.service.frame
         assert self._children[-1].answer() == "ready"
         return self._children[-1]
@@ -61,9 +60,16 @@ class Host:
         self.service.close()
 
 
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    opened = Nursery()
+    yield opened
+    opened.close()
+
+
 @pytest.fixture
-def host() -> Iterator[Host]:
-    opened = Host()
+def host(nursery: Nursery) -> Iterator[Host]:
+    opened = Host(nursery)
     try:
         yield opened
     finally:

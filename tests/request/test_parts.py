@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -45,6 +45,23 @@ class Runner:
     is_blocked: bool = False
     joined: int = 0
     back_off: BackOff = field(default_factory=BackOff)
+    crew: Beams | None = None
+
+    @property
+    def lead(self) -> Runner:
+        return self.crew.members[0] if self.crew else self
+
+
+@dataclass(eq=False)
+class Beams:
+    members: list[Runner] = field(default_factory=list)
+
+
+def beams(*members: Runner) -> list[Runner]:
+    """The same as beams of one search, the first of them its lead."""
+    crew = Beams()
+    crew.members += [replace(member, crew=crew) for member in members]
+    return crew.members
 
 
 def refusal(need: int, oldest: int) -> OutOfBudget:
@@ -86,6 +103,22 @@ def test_after_preempting_in_vain_nobody_else_is_preempted(oldest: int, expected
 def test_what_only_a_process_s_end_could_serve_preempts_nobody_and_keeps_nothing() -> None:
     blocked = Runner(3, 10, is_blocked=True)
     assert remedy(blocked, refusal(5, 3), [blocked, MIDDLE, YOUNG]) == GiveBack()  # type: ignore[list-item,arg-type]
+
+
+def test_of_beams_the_lead_is_the_victim_once_and_counts_for_all_of_them() -> None:
+    lead, *others = beams(MIDDLE, Runner(6, 10), Runner(7, 10))
+    running = [OLD, lead, *others, YOUNG]
+    assert remedy(OLD, refusal(11, 3), running) == Preempt((YOUNG, lead))  # type: ignore[arg-type]
+    assert remedy(OLD, refusal(99, 3), running) == Preempt((YOUNG, lead))  # type: ignore[arg-type]
+    with_younger_beam = [OLD, *beams(MIDDLE, Runner(9, 10))]
+    assert remedy(Runner(8, 10), refusal(5, 3), with_younger_beam) == GiveBack()  # type: ignore[arg-type]
+
+
+def test_a_beam_takes_nothing_from_its_own_crew_and_waits_where_its_lead_is_the_oldest() -> None:
+    lead, other, last = beams(OLD, MIDDLE, Runner(7, 10))
+    assert remedy(other, refusal(5, 3), [lead, other, last]) == Wait()  # type: ignore[arg-type]
+    assert remedy(other, refusal(5, 1), [lead, other, last]) == GiveBack()  # type: ignore[arg-type]
+    assert remedy(other, refusal(5, 3), [lead, other, last, YOUNG]) == Preempt((YOUNG,))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("joined", "in_vain", "expected"), [(40, 8, StartOver()), (40, 7, Wait()), (0, 99, Wait())])

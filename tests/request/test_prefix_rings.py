@@ -13,8 +13,13 @@ from transformers import AutoModelForCausalLM
 
 from kvcluster.engine.model import Model, open_model
 from kvcluster.engine.tokenizer import Tokenizer, open_tokenizer
+from kvcluster.errors import OutOfBudget
+from kvcluster.geometry.layout import Layout
+from kvcluster.services.asks import Grow
 from kvcluster.services.completion import Completion
 from kvcluster.services.request import RequestService
+from kvcluster.services.request.settings import Fallback
+from kvcluster.services.sequence import SequenceSpec
 from kvcluster.testing.models import make_model
 from tests.request.test_prefix_cache import Counting, answer, asked, prompt
 from tests.request.world import World
@@ -111,3 +116,25 @@ def test_a_cancel_at_each_step_of_a_publication_leaves_nothing(world: World) -> 
         while service.step():
             pass
         assert world.free_bytes == world.device.audit().capacity_bytes
+
+
+def test_one_that_flees_where_it_was_to_share_what_it_has_goes_on_in_pages(
+    ringed: tuple[Model, Tokenizer], said_by_generate: Greedy
+) -> None:
+    """An older client wants the memory at the boundary at which the end of the prompt is reached."""
+    world = World(*ringed, granules=50, blocks=400)
+    port = world.device.open_port()
+    memory = port.memory(SequenceSpec(world.model.geometry, Layout.TOKEN_MAJOR, 500))
+    [outcome] = port.submit([Grow(memory, 4)]).settle()
+    assert outcome.error is None
+    service, ids = world.open(fallback=Fallback.HOST, prefill_chunk_tokens=32), prompt(1, 100)
+    service.submit(1, asked(ids, TOKENS))
+    while not service.statistics().generated_tokens:
+        service.step()
+    [outcome] = port.submit([Grow(memory, 500)]).settle()
+    assert isinstance(outcome.error, OutOfBudget)
+    [results] = world.finish([service])
+    assert results[1].text == said_by_generate(ids, TOKENS)  # type: ignore[union-attr]
+    assert service.statistics().moves >= 1
+    memory.close()
+    world.close()

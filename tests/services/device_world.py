@@ -13,7 +13,7 @@ from kvcluster.budget.quotas import Quotas
 from kvcluster.driver.cuda import open_cuda_driver
 from kvcluster.errors import KvClusterError, NotShareable
 from kvcluster.ids import new_session
-from kvcluster.index.token_chain import packed
+from kvcluster.index.token_chain import count_of, packed
 from kvcluster.services.device import DeviceService, DeviceSettings
 from kvcluster.services.device_memory import MemorySettings
 from kvcluster.services.statistics import DeviceStatistics
@@ -101,6 +101,7 @@ class Client:
         self.seq = 0
         self._grants = 0
         self._numbers = 0
+        self.told: dict[int, int] = {}  # ids of each request that the device was told by a find
 
     def frame(self, *ops: wire.Operation) -> bytes:
         """The next frame."""
@@ -114,6 +115,10 @@ class Client:
         for fault in faults:
             if fault:
                 raise error_of(fault)
+        self.told |= {op.request.number: count_of(op.token_ids) for op in ops if isinstance(op, wire.Find)}
+        for op in ops:
+            if isinstance(op, wire.Close):
+                self.told.pop(op.request.number, None)
         return reply.results[-1].answers
 
     def open(
@@ -218,8 +223,13 @@ class Request:
         assert isinstance(answer, wire.Closed)
         return answer.prefix
 
+    @property
+    def told(self) -> int:
+        """Ids that its last find named."""
+        return self.client.told.get(self.key.number, 0)
+
     def close_op(self, retain_tokens: int = 0, ids: Sequence[int] = ()) -> wire.Close:
-        return wire.Close(request=self.key, retain_tokens=retain_tokens, token_ids=packed(ids))
+        return wire.Close(request=self.key, retain_tokens=retain_tokens, token_ids=packed(ids), told_tokens=self.told)
 
 
 def windows(start: int, count: int, group: int = 0) -> wire.Run:

@@ -18,7 +18,7 @@ from kvcluster.services.device import DeviceService, DeviceSettings
 from kvcluster.services.device_memory import MemorySettings
 from kvcluster.services.statistics import DeviceStatistics
 from kvcluster.testing.stand_in_cuda import environment, fresh_stand_in
-from tests.piped import TIMEOUT_S, Piped
+from tests.piped import TIMEOUT_S, Piped, started
 
 GRANULE = 4096
 NO_ENV: Mapping[str, str] = MappingProxyType({})
@@ -46,7 +46,7 @@ class Host:
         address = self.server.address.replace("\0", "@")
         command = [sys.executable, "-m", "tests.services.child", address, str(self._capacity_bytes), self._gpu]
         armed = {ENVIRONMENT: failpoints} if failpoints else {}
-        self._children.append(Piped(command, {**self._env, **armed}))
+        self._children.append(Piped(started(command, {**self._env, **armed})))
         self._children[-1].answered = self.frame
         assert self._children[-1].answer() == "ready"
         return self._children[-1]

@@ -374,4 +374,4 @@ class SharingModel(Expected):
 
 
 TestSharingModel = SharingModel.TestCase
-TestSharingModel.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestSharingModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)

@@ -15,7 +15,7 @@ class BulkSharingModel(SharingModel):
 
 
 TestBulkSharingModel = BulkSharingModel.TestCase
-TestBulkSharingModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestBulkSharingModel.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)
 
 
 class GpuSharingModel(OnGpu, SharingModel):
@@ -23,4 +23,4 @@ class GpuSharingModel(OnGpu, SharingModel):
 
 
 TestGpuSharingModel = GpuSharingModel.TestCase
-TestGpuSharingModel.settings = settings(max_examples=50, stateful_step_count=60, deadline=None)
+TestGpuSharingModel.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)

@@ -107,9 +107,11 @@ FRAMES = {
     "close": frame(Close(request=FIRST)),
     "close retain": frame(Close(request=FIRST, retain_tokens=300)),
     "close found": frame(Close(request=FIRST, retain_tokens=300, token_ids=IDS)),
+    "close told": frame(Close(request=FIRST, retain_tokens=300, token_ids=IDS, told_tokens=298)),
     "fork": frame(Fork(request=FIRST, children=(KEY,), tokens=300)),
     "permute": frame(Permute(request=FIRST, members=(FIRST, KEY), parents=(1, 1), tokens=300)),
     "share": frame(Share(request=FIRST, tokens=300, token_ids=IDS)),
+    "share told": frame(Share(request=FIRST, tokens=300, told_tokens=300)),
     "drop": frame(Drop(request=FIRST)),
 }
 REPLIES = {
@@ -316,6 +318,11 @@ GOLDEN = {
         "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739184a476657262a5636c6f7365a7726571"
         "7565737481a66e756d62657207ad72657461696e5f746f6b656e73cd012ca9746f6b656e5f696473c40801000000ffff0300"
     ),
+    "close told": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739185a476657262a5636c6f7365a7726571"
+        "7565737481a66e756d62657207ad72657461696e5f746f6b656e73cd012ca9746f6b656e5f696473c40801000000ffff0300ab74"
+        "6f6c645f746f6b656e73cd012a"
+    ),
     "fork": (
         "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739184a476657262a4666f726ba772657175"
         "65737481a66e756d62657207a86368696c6472656e9182a66e756d62657207aa67656e65726174696f6e02a6746f6b656e73cd01"
@@ -329,6 +336,10 @@ GOLDEN = {
     "share": (
         "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739184a476657262a57368617265a7726571"
         "7565737481a66e756d62657207a6746f6b656e73cd012ca9746f6b656e5f696473c40801000000ffff0300"
+    ),
+    "share told": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739184a476657262a57368617265a7726571"
+        "7565737481a66e756d62657207a6746f6b656e73cd012cab746f6c645f746f6b656e73cd012c"
     ),
     "drop": (
         "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739182a476657262a464726f70a772657175"

@@ -130,7 +130,7 @@ def stretches(request: RequestKey) -> st.SearchStrategy[list[Any]]:
         st.builds(Leave, request=key, prefix=positives, outcome=outcomes),
         st.builds(Fork, request=key, children=key_tuples, tokens=positives),
         st.builds(Permute, request=key, members=key_tuples, parents=st.just((0,)), tokens=positives),
-        st.builds(Share, request=key, tokens=positives, token_ids=token_ids),
+        st.builds(Share, request=key, tokens=positives, token_ids=token_ids, told_tokens=counts),
         st.builds(Drop, request=key, outcome=outcomes),
         st.builds(
             Release,
@@ -138,7 +138,7 @@ def stretches(request: RequestKey) -> st.SearchStrategy[list[Any]]:
             runs=st.lists(runs, min_size=1, max_size=4).map(tuple),
             outcome=outcomes,
         ),
-        st.builds(Close, request=key, retain_tokens=counts, token_ids=token_ids),
+        st.builds(Close, request=key, retain_tokens=counts, token_ids=token_ids, told_tokens=counts),
     )
     several = st.lists(other, min_size=1, max_size=4)
     return st.one_of(opened.map(lambda op: [op]), several, st.builds(lambda op, rest: [op, *rest], opened, several))

@@ -1,9 +1,10 @@
-"""What only host pages can be asked, beside the asks of `services.asks`."""
+"""What host pages can be asked: some of the asks of `services.asks`, and two that only they have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvcluster.services.asks import End, Find, Grow, Publish, Shed
 from kvcluster.services.pages.sequence import SequencePages
 
 
@@ -11,6 +12,7 @@ from kvcluster.services.pages.sequence import SequencePages
 class Fork:
     """`children`, new ones of the same port, go on from the first `tokens` tokens of `memory`. All or none.
 
+    Where it is refused the children are closed, and nothing was ever held by them.
     Whoever writes next commits first: see `SequencePages.tokens`, which ends at the fork.
     """
 
@@ -27,3 +29,17 @@ class Permute:
     members: tuple[SequencePages, ...]
     parents: tuple[int, ...]
     tokens: int
+
+
+PageAsk = Grow | Find | Publish | Shed | End | Fork | Permute
+
+
+def memories_of(ask: PageAsk) -> tuple[SequencePages, ...]:
+    """All sequences whose tables it may change."""
+    match ask:
+        case Fork(parent, children):
+            return (parent, *children)
+        case Permute(members=members):
+            return members
+    memory: SequencePages = ask.memory
+    return (memory,)

@@ -34,6 +34,11 @@ def audit_pages(memory: PageMemory) -> None:
         _same(f"bytes of {sequence.request}", sequence.held_bytes, held)
         if not sequence.own <= {*sequence.table.blocks} or any(named[block] != 1 for block in sequence.own):
             raise InvariantBroken(sentence=f"request {sequence.request} pays for blocks that are not its own")
+    told = Counter[str]()
+    for sequence in memory.sequences:
+        told[sequence.request.session] += len(sequence.token_ids)
+    for session in told:
+        _same(f"bytes of ids told by session {session}", told[session], memory.sequences.told.bytes_of(session))
     idle = sum(1 for block in books.tenants if counts.is_idle(block))
     _same("retained bytes", idle * size, books.ledger.total(RETAINED))
     _same("shared bytes", (len(books.tenants) - idle) * size, books.ledger.total("prefix"))

@@ -14,16 +14,17 @@ followed by nothing that somebody does, and of what is retained all can be evict
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 
 from kvcluster.budget.eviction import Evictable, Guard
 from kvcluster.budget.governor import Governor
 from kvcluster.budget.ledger import FREE, RETAINED, Account, Ledger, account_of
 from kvcluster.index.block_index import BlockIndex
-from kvcluster.index.retention import Retention
 from kvcluster.index.token_chain import ID_BYTES
 from kvcluster.paged.block_table import BlockTables
 from kvcluster.paged.counts import BlockCounts
 from kvcluster.services.device_settings import MemorySettings
+from kvcluster.services.pages.retained import RetainedBlocks
 from kvcluster.services.pages.sequence_table import SequenceTable
 
 PAGES = "pages"
@@ -45,7 +46,7 @@ class PageBooks:
         self.governor = Governor(self.ledger, clock=clock, limits=settings.limits, quotas=settings.quotas, evictor=self)
         self.evictions = 0
         self.tenants: dict[int, str] = {}  # of blocks that are shared, or were
-        self._retention: dict[str, Retention[bytes]] = {}
+        self.retained = RetainedBlocks(settings.quotas.by_tenant)
         self._quarantine: dict[str, list[tuple[int, str]]] = {}  # blocks and their tenants, by session
 
     # --- ways ------------------------------------------------------------------------------------------------------
@@ -57,13 +58,19 @@ class PageBooks:
         self.tenants.update(dict.fromkeys(mine, sequence.tenant))
         self._post(len(mine), account_of(sequence.request, sequence.tenant), _shared(sequence.tenant))
 
-    def reuse(self, blocks: Iterable[int]) -> None:
-        """Somebody uses these, which the index found: those that were idle are no longer."""
-        for block in blocks:
-            tenant = self.tenants[block]
-            if self.counts.is_idle(block):
-                self._post(1, _retained(tenant), _shared(tenant))
-            self._retention_of(tenant).use(self.index.content(block))
+    def reuse(self, blocks: Sequence[int]) -> None:
+        """Somebody is to use these, which the index found: those that were idle are no longer.
+
+        Until he is known to (`used`) it teaches nothing of what they are worth.
+        """
+        for tenant, part in self._by_tenant(blocks):
+            self._post(len(self.counts.idle_among(part)), _retained(tenant), _shared(tenant))
+            self.retained.held(tenant, self.index.contents(part))
+
+    def used(self, blocks: Sequence[int]) -> None:
+        """Somebody uses these, which the index found."""
+        for tenant, part in self._by_tenant(blocks):
+            self.retained.used(tenant, self.index.contents(part))
 
     def left(self, sequence: SequenceTable, blocks: Sequence[int]) -> None:
         """Its table names these no longer: what nobody has is free, what only the index knows is retained."""
@@ -75,15 +82,15 @@ class PageBooks:
 
     def settle(self, blocks: Sequence[int]) -> None:
         """Look again who has these, which are shared; children of others come behind them."""
-        for block in reversed(blocks):
-            tenant = self.tenants[block]
-            if self.counts.is_idle(block):
-                self._post(1, _shared(tenant), _retained(tenant))
-                self._retention_of(tenant).idle(self.index.content(block))
-            elif not self.counts.is_had(block):
+        for tenant, part in self._by_tenant(blocks):
+            idle = self.counts.idle_among(part)
+            self._post(len(idle), _shared(tenant), _retained(tenant))
+            self.retained.idle(tenant, self.index.contents(idle))
+            gone = [block for block in part if not self.counts.is_had(block)] if len(idle) < len(part) else []
+            for block in gone:
                 del self.tenants[block]
-                self._post(1, _shared(tenant), FREE)
-                self.governor.freed(self.block_bytes)
+            self._post(len(gone), _shared(tenant), FREE)
+            self.governor.freed(len(gone) * self.block_bytes)
 
     def own_again(self, sequence: SequenceTable, block: int) -> None:
         """It has this block alone, of those that it shared, and is to write it."""
@@ -97,7 +104,7 @@ class PageBooks:
         They are written no more. A block that is found already for the same tokens is free, if only the index had it.
         """
         whole = tokens // self.tables.block_size
-        blocks, retention = sequence.table.blocks[:whole], self._retention_of(sequence.tenant)
+        blocks = sequence.table.blocks[:whole]
         self.share(sequence, blocks)
         sequence.table.frozen = max(sequence.table.frozen, whole * self.tables.block_size)
         token_ids = sequence.token_ids[: whole * self.tables.block_size * ID_BYTES]
@@ -106,7 +113,7 @@ class PageBooks:
             self._free_retained(block, sequence.tenant)
         for block in listing.new:
             self.counts.reside(block)
-            retention.use(self.index.content(block))
+        self.retained.used(sequence.tenant, self.index.contents(listing.new))
 
     # --- quarantine ------------------------------------------------------------------------------------------------
 
@@ -159,34 +166,51 @@ class PageBooks:
         return self.guard.evictable_bytes(tenant)
 
     def evict(self, tenant: str, *, own_bytes: int, others_bytes: int) -> None:
-        """Free at least so much of each: leaves first, and what is guarded for others never."""
-        self._evict(own_bytes, [tenant])
-        named = self.settings.quotas.by_tenant
-        open_ones = [other for other in self._retention if other != tenant and other not in named]
-        others_bytes -= self._evict(others_bytes, open_ones)
-        self._evict(others_bytes, [other for other in self.guard.named() if other != tenant])
+        """Free at least so much of each: leaves first, and what is guarded for others never.
+
+        Of others', what no quota names goes before what a quota was given for.
+        """
+        self._evict_of(tenant, own_bytes)
+        others_bytes -= self._evict_unnamed(others_bytes)
+        for named in self.guard.named():
+            if named != tenant:
+                others_bytes -= self._evict_of(named, min(others_bytes, self.guard.unguarded_bytes(named)))
 
     def evict_all(self) -> None:
         """Everything that only the index knows."""
-        self._evict(self.ledger.capacity_bytes, list(self._retention))
+        for tenant in self.retained.tenants:
+            self._evict_of(tenant, self.ledger.capacity_bytes)
 
-    def _evict(self, size_bytes: int, tenants: Sequence[str]) -> int:
-        """Free at least so much of these tenants', if they have it; returns how much it was."""
+    def _evict_unnamed(self, size_bytes: int) -> int:
+        """Free at least so much of tenants that no quota names, if they have it; returns how much it was."""
         freed_bytes = 0
-        for tenant in tenants:
-            while freed_bytes < size_bytes and (content := self._retention_of(tenant).victim()) is not None:
-                for block in self.index.going(self.index.block_of(content)):
-                    self._forget(block, tenant)
-                    freed_bytes += self.block_bytes
-                    if freed_bytes >= size_bytes:
-                        break
+        while freed_bytes < size_bytes and (tenant := self.retained.first_unnamed()) is not None:
+            freed_bytes += self._evict_next(tenant, size_bytes - freed_bytes)
+        return freed_bytes
+
+    def _evict_of(self, tenant: str, size_bytes: int) -> int:
+        """The same of one tenant's."""
+        freed_bytes = 0
+        while freed_bytes < size_bytes and (more_bytes := self._evict_next(tenant, size_bytes - freed_bytes)):
+            freed_bytes += more_bytes
+        return freed_bytes
+
+    def _evict_next(self, tenant: str, size_bytes: int) -> int:
+        """The next of the tenant's to go goes, or as much of what builds on it as is wanted."""
+        freed_bytes, content = 0, self.retained.next_of(tenant)
+        if content is not None:
+            for block in self.index.going(self.index.block_of(content)):
+                self._forget(block, tenant)
+                freed_bytes += self.block_bytes
+                if freed_bytes >= size_bytes:
+                    break
         return freed_bytes
 
     def _forget(self, block: int, tenant: str) -> None:
         self.evictions += 1
         content = self.index.content(block)
         self.index.remove(block)
-        self._retention_of(tenant).forget(content)
+        self.retained.gone(tenant, content)
         self._free_retained(block, tenant)
 
     def _free_retained(self, block: int, tenant: str) -> None:
@@ -196,8 +220,9 @@ class PageBooks:
         self._post(1, _retained(tenant), FREE)
         self.governor.freed(self.block_bytes)
 
-    def _retention_of(self, tenant: str) -> Retention[bytes]:
-        return self._retention.setdefault(tenant, Retention())
+    def _by_tenant(self, blocks: Sequence[int]) -> list[tuple[str, list[int]]]:
+        """Neighbours of one tenant together."""
+        return [(tenant, list(part)) for tenant, part in groupby(blocks, self.tenants.__getitem__)]
 
     def _post(self, blocks: int, debit: Account, credit: Account) -> None:
         self.ledger.post(blocks * self.block_bytes, debit=debit, credit=credit)

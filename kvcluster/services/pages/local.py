@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
 from kvcluster.driver.linux import duplicate
@@ -72,10 +73,17 @@ class LocalPages:
         return self._ports[0] if self._ports else self.open_port()
 
     def open_port(self) -> PagePort:
-        """Another client, with a session and a mapping of its own."""
+        """Another client, with a session and a mapping of its own.
+
+        Raises:
+            LimitReached, DriverError: this process cannot map the pages again. Nothing changed.
+        """
         session, pool = new_session(), self.pool
         welcome = self.service.hello(Hello(session=session), pid=os.getpid())
-        store = attach_store(duplicate(pool.store.descriptor), pool.shape, pool.counts.num_blocks, pool.store.dtype)
+        with ExitStack() as undo:
+            undo.callback(self.service.disconnected, session)
+            store = attach_store(duplicate(pool.store.descriptor), pool.shape, pool.counts.num_blocks, pool.store.dtype)
+            undo.pop_all()
         port = PagePort(session, welcome, store, DirectSender(self.service, session))
         self._ports.append(port)
         return port

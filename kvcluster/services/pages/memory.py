@@ -32,11 +32,11 @@ from kvcluster.services.pages.open_sequences import (
     check_held,
     check_tokens,
     check_told,
-    checked_count,
 )
 from kvcluster.services.pages.sequence_table import SequenceTable
 from kvcluster.services.pressure import Pressure
 from kvcluster.services.queue import Queue
+from kvcluster.services.told import checked_count, continued
 from kvcluster.services.work import Work
 from kvcluster.units import ceil_div
 
@@ -83,22 +83,24 @@ class PageMemory:
         Raises:
             NotAllowed: the sequence holds something, has no room for so many tokens, or the bytes are no ids. Nothing
                 changed.
+            LimitReached: the session would have told too many ids. Nothing changed.
             UnknownRequest: nothing changed.
         """
         sequence = self.sequences.find(request)
         check_empty(sequence)
         tokens = checked_count(token_ids)
         check_tokens(sequence, tokens)
-        before, sequence.token_ids = sequence.token_ids, token_ids
-        work.txn.doing("tokens told", 0, undo=lambda _: _tell(sequence, before))
+        self.sequences.told.tell(sequence, token_ids, work)
         if not sequence.cache_root:
             return PagesFound((), 0)
         found = self.books.index.look_up(sequence.cache_root, token_ids)
         blocks, lent = _usable(found, self.pool.shape.block_size, min(tokens - 1, most_tokens))
-        self.books.reuse([*blocks, *lent[:1]] if lent else blocks)
+        reused = [*blocks, *lent[:1]] if lent else blocks
+        self.books.reuse(reused)
         self.books.tables.begin(sequence.table, blocks, lent)
         work.txn.doing("blocks found", 0, undo=lambda _: self.books.drop(sequence))
         joined = sequence.table.frozen
+        work.after.append(lambda: self.books.used(reused))
         work.after.append(lambda: self._found(sequence, tokens, joined))
         return PagesFound(blocks, joined)
 
@@ -165,19 +167,25 @@ class PageMemory:
         sequence = self.sequences.find(request)
         work.after.append(lambda: self._dropped(sequence, clean=clean))
 
-    def close(self, request: RequestId, work: Work, *, retain_tokens: int = 0, token_ids: bytes = b"") -> None:
+    def close(
+        self, request: RequestId, work: Work, *, retain_tokens: int = 0, token_ids: bytes = b"", told_tokens: int = 0
+    ) -> None:
         """The end: every block back, and the whole ones of the first `retain_tokens` tokens are found by others.
 
+        `token_ids` follow the `told_tokens` that were told before.
+
         Raises:
-            NotAllowed: it holds fewer tokens, or not all of their ids are known. Nothing changed.
+            NotAllowed: it holds fewer tokens, not all of their ids are known, another number of them was told, these
+                are none, or too many with them. Nothing changed.
             UnknownRequest: nothing changed.
         """
-        sequence = self.sequences.find(request)
+        sequence, all_ids = self.sequences.find(request), b""
         if retain_tokens:
             check_held(sequence, retain_tokens)
-            check_told(sequence, token_ids, retain_tokens)
+            all_ids = continued(sequence, told_tokens, token_ids, most_tokens=sequence.max_tokens)
+            check_told(sequence, all_ids, retain_tokens)
         work.is_ended = True
-        work.after.append(lambda: self._closed(sequence, retain_tokens, token_ids))
+        work.after.append(lambda: self._closed(sequence, retain_tokens, all_ids))
 
     # --- services.clients.Owner -------------------------------------------------------------------------------------
 
@@ -245,7 +253,7 @@ class PageMemory:
         self.queue.weigh(sequence)
 
     def _closed(self, sequence: SequenceTable, retain_tokens: int, token_ids: bytes) -> None:
-        sequence.token_ids += token_ids
+        self.sequences.told.put(sequence, token_ids)
         if retain_tokens and sequence.cache_root:
             self.books.list_written(sequence, retain_tokens)
         self.books.drop(sequence)
@@ -256,6 +264,7 @@ class PageMemory:
         self.sequences.remove(sequence)
 
     def _check_fits(self, blocks: int, tenant: str) -> None:
+        """What is in quarantine comes back when a process ends, so that to wait for it helps: it counts as there."""
         settings, size_bytes = self.books.settings, blocks * self.books.block_bytes
         most_bytes = settings.quotas.most_bytes(
             tenant, self.books.ledger.capacity_bytes, gone_bytes=0, gone_of=lambda _: 0
@@ -270,7 +279,3 @@ def _usable(found: FoundBlocks, size: int, most_tokens: int) -> tuple[tuple[int,
     whole, part = divmod(tokens, size)
     behind = (*found.blocks, *([found.partial] if found.partial is not None else []))
     return found.blocks[:whole], (behind[whole], part) if part else None
-
-
-def _tell(sequence: SequenceTable, token_ids: bytes) -> None:
-    sequence.token_ids = token_ids

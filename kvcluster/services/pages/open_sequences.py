@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from kvcluster.errors import LimitReached, NotAllowed, UnknownRequest
 from kvcluster.ids import RequestId
-from kvcluster.index.token_chain import count_of
+from kvcluster.index.token_chain import ID_BYTES
 from kvcluster.paged.shape import PageShape
 from kvcluster.services.pages.sequence_table import SequenceTable
 from kvcluster.services.queue import Queue
+from kvcluster.services.told import ToldIds
 
 MOST_OPEN = 4096  # sequences of one session
 
@@ -34,6 +35,7 @@ class OpenSequences:
     """Of one pool."""
 
     def __init__(self, shape: PageShape, queue: Queue) -> None:
+        self.told = ToldIds()
         self._shape = shape
         self._queue = queue
         self._sequences: dict[RequestId, SequenceTable] = {}
@@ -73,6 +75,7 @@ class OpenSequences:
     def remove(self, sequence: SequenceTable) -> None:
         """It is over, and has no blocks."""
         self._queue.leave(sequence)
+        self.told.put(sequence, b"")
         del self._sequences[sequence.request]
         self._open_of -= Counter([sequence.request.session])  # and drops a session at 0
 
@@ -83,9 +86,8 @@ class OpenSequences:
             NotAllowed: one is open already, or named twice.
             LimitReached: the session would have more than `MOST_OPEN` open.
         """
-        for request in requests:
-            if request in self._sequences or requests.count(request) > 1:
-                raise NotAllowed(reason=f"request {request} is open already, or named twice")
+        if len({*requests}) < len(requests) or not self._sequences.keys().isdisjoint(requests):
+            raise NotAllowed(reason="a request that is to be opened is open already, or named twice")
         free = MOST_OPEN - self._open_of[requests[0].session]
         if free < len(requests):
             limit, remedy = "open sequences of a session", "close some of them first"
@@ -121,17 +123,7 @@ def check_held(sequence: SequenceTable, tokens: int) -> None:
 
 
 def check_told(sequence: SequenceTable, token_ids: bytes, tokens: int) -> None:
-    """With these, which follow those that it told, the ids of its first `tokens` are known. Raises NotAllowed."""
-    told = checked_count(sequence.token_ids) + checked_count(token_ids)
-    if not tokens <= told <= sequence.max_tokens:
-        most = sequence.max_tokens
-        reason = f"of request {sequence.request} {told} ids would be told, for {tokens} tokens and at most {most}"
-        raise NotAllowed(reason=reason)
-
-
-def checked_count(token_ids: bytes) -> int:
-    """How many ids these are. Raises NotAllowed where they are none."""
-    try:
-        return count_of(token_ids)
-    except ValueError as wrong:
-        raise NotAllowed(reason=str(wrong)) from wrong
+    """These are the ids of all of its first `tokens`. Raises NotAllowed."""
+    told = len(token_ids) // ID_BYTES
+    if tokens > told:
+        raise NotAllowed(reason=f"of request {sequence.request} {told} ids would be told, for {tokens} tokens")

@@ -109,7 +109,8 @@ class PageOperations:
                 memory.drop(request, work, clean=op.outcome == "clean")
                 return wire.Released(size_bytes=0)
             case wire.Close():
-                memory.close(request, work, retain_tokens=op.retain_tokens, token_ids=op.token_ids)
+                retain_tokens, token_ids, told_tokens = op.retain_tokens, op.token_ids, op.told_tokens
+                memory.close(request, work, retain_tokens=retain_tokens, token_ids=token_ids, told_tokens=told_tokens)
                 return wire.Closed()
 
     def _spend(self, request: RequestId, op: wire.Grant | wire.GiveBack | wire.Commit, work: Work) -> wire.Answer:
@@ -131,11 +132,14 @@ class PageOperations:
                 children = [RequestId(request.session, key.number, key.generation) for key in op.children]
                 return wire.Forked(arrivals=branching.fork(request, children, op.tokens))
             case wire.Permute():
+                if op.request not in op.members:
+                    raise NotAllowed(reason="the request that is permuted is one of the members")
                 members = [RequestId(request.session, key.number, key.generation) for key in op.members]
                 branching.permute(members, op.parents, op.tokens)
                 return wire.Permuted()
             case wire.Share():
-                return wire.Shared(tokens=branching.share(request, op.tokens, op.token_ids))
+                tokens = branching.share(request, op.tokens, op.token_ids, told_tokens=op.told_tokens)
+                return wire.Shared(tokens=tokens)
 
     def _opening(self, request: RequestId, op: wire.Open) -> PageOpening:
         token_bytes = self._memory.pool.shape.token_bytes

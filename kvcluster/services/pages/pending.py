@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvcluster.driver.protocol import Access
-from kvcluster.errors import DriverError, KvClusterError, LimitReached
+from kvcluster.errors import DriverError, KvClusterError, LimitReached, Quarantined, Residue
 from kvcluster.index.token_chain import count_of
 from kvcluster.paged.counts import block_id
 from kvcluster.services.asks import End, Find, Grow, Outcome, Publish, Shed
 from kvcluster.services.correspondence import Correspondence, Sent
-from kvcluster.services.pages.asks import Fork, Permute
+from kvcluster.services.pages.asks import Fork, PageAsk, Permute, memories_of
 from kvcluster.services.pages.sequence import SequencePages
 from kvcluster.units import ceil_div
 from kvcluster.wire import messages as wire
@@ -27,12 +27,13 @@ class PendingPages:
     def __init__(
         self,
         port: PagePort,
-        asked: Sequence[tuple[Any, KvClusterError | None]],
+        asked: Sequence[tuple[PageAsk, KvClusterError | None]],
         sent: tuple[Correspondence, Sent] | None,
     ) -> None:
         self._port = port
         self._asked = asked
         self._sent = sent
+        self._in_vain: dict[SequencePages, KvClusterError | None] = {}  # what goes back, and why not all of it
 
     def ready(self) -> bool:
         """Whether `settle` would not wait for the host."""
@@ -55,12 +56,15 @@ class PendingPages:
                     results.setdefault((result.request.number, result.request.generation), []).append(result)
         finally:
             for ask, _ in self._asked:
-                ask.memory.in_flight = False
-        return tuple(self._outcome(ask, error, refusal, results) for ask, error in self._asked)
+                for memory in memories_of(ask):
+                    memory.in_flight = False
+        outcomes = tuple(self._outcome(ask, error, refusal, results) for ask, error in self._asked)
+        self._port.return_blocks(self._in_vain)
+        return outcomes
 
     def _outcome(
         self,
-        ask: Any,
+        ask: PageAsk,
         error: KvClusterError | None,
         refusal: KvClusterError | None,
         results: dict[tuple[int, int], list[wire.GroupResult]],
@@ -77,7 +81,9 @@ class PendingPages:
         joined = ask.memory.joined_tokens if isinstance(ask, Find) else 0
         return Outcome(ask, failure, joined_tokens=joined, known_tokens=joined)
 
-    def _absorb(self, ask: Any, answers: list[wire.Answer], failure: KvClusterError | None) -> KvClusterError | None:
+    def _absorb(
+        self, ask: PageAsk, answers: list[wire.Answer], failure: KvClusterError | None
+    ) -> KvClusterError | None:
         """What the answers change here; what went wrong with it."""
         match ask:
             case End(memory):
@@ -88,8 +94,7 @@ class PendingPages:
             case Grow(memory, tokens) if failure is None:
                 return self._grown(memory, answers, tokens)
             case Find(memory, token_ids, tokens) if failure is None:
-                memory.told = count_of(token_ids)
-                return self._grown(memory, answers, tokens)
+                return self._found(memory, answers, token_ids, tokens)
             case Publish(memory, tokens):
                 return self._published(memory, tokens, failure)
             case Fork(memory, children, tokens):
@@ -98,8 +103,20 @@ class PendingPages:
                 self._permuted(members, parents, tokens, answers)
         return failure
 
+    def _found(
+        self, memory: SequencePages, answers: list[wire.Answer], token_ids: bytes, tokens: int
+    ) -> KvClusterError | None:
+        memory.told.there = count_of(token_ids)
+        failure = self._grown(memory, answers, tokens)
+        if failure is None:
+            memory.told.answered()
+        return failure
+
     def _grown(self, memory: SequencePages, answers: list[wire.Answer], tokens: int) -> KvClusterError | None:
-        """The host's table is this one's; where access fails it holds no more tokens than before, and may ask again."""
+        """The host's table is this one's; where access fails it holds no more tokens than before, and may ask again.
+
+        One that held none holds no block then either: whoever waits holds nothing.
+        """
         for answer in answers:
             if isinstance(answer, wire.Paged):
                 ids = [block_id(number, generation) for number, generation in answer.blocks]
@@ -113,8 +130,13 @@ class PendingPages:
             self._port.store.protect(memory.writable, Access.READ_WRITE)
         except (LimitReached, DriverError) as error:
             memory.tokens = before
-            return error
+            return error if before else self._withdrawn(memory, error)
         return None
+
+    def _withdrawn(self, memory: SequencePages, error: KvClusterError) -> KvClusterError:
+        """Its blocks go back at once; those that this process may still write to are quarantined."""
+        stuck = self._in_vain[memory] = self._port.made_read_only(memory.numbers)
+        return error if stuck is None else Quarantined(residue=(Residue("host pages", memory.committed_bytes),))
 
     def _published(self, memory: SequencePages, tokens: int, failure: KvClusterError | None) -> KvClusterError | None:
         """What is found from now on stays read-only; what could not be listed is written no more either."""
@@ -128,6 +150,9 @@ class PendingPages:
         memory.tokens = min(memory.tokens, tokens)
         forked = [answer for answer in answers if isinstance(answer, wire.Forked)]
         if not forked:
+            for child in children:
+                child.closed()
+                self._port.forget(child)
             return
         held = memory.blocks[: ceil_div(tokens, self._port.block_tokens)]
         published, told = memory.published, memory.told

@@ -8,19 +8,31 @@ happened. One frame carries what all sequences of a step ask. Nothing here retri
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, Protocol
 
 from kvcluster.driver.protocol import Access
-from kvcluster.errors import DriverError, KvClusterError, LimitReached, NotAllowed
+from kvcluster.errors import DriverError, InvariantBroken, KvClusterError, LimitReached, NotAllowed
 from kvcluster.geometry.layout import Layout, group_layouts
 from kvcluster.ids import RequestId
 from kvcluster.index.token_chain import count_of
 from kvcluster.paged.store import PageStore
-from kvcluster.services.asks import End, Find, Grow, Load, Outcome, Publish, Shed, check_room, check_token_ids
+from kvcluster.services.asks import (
+    Ask,
+    End,
+    Find,
+    Grow,
+    Load,
+    Outcome,
+    Publish,
+    Shed,
+    check_load,
+    check_room,
+    check_token_ids,
+)
 from kvcluster.services.correspondence import Correspondence, Traffic
-from kvcluster.services.encoding import key_of
-from kvcluster.services.pages.asks import Fork, Permute
+from kvcluster.services.encoding import close_operation, key_of
+from kvcluster.services.pages.asks import Fork, PageAsk, Permute, memories_of
 from kvcluster.services.pages.pending import PendingPages
 from kvcluster.services.pages.sequence import SequencePages
 from kvcluster.services.sequence import MemoryState, SequenceSpec
@@ -77,28 +89,31 @@ class PagePort:
         """Those that are not closed."""
         return tuple(self._memories)
 
-    def submit(self, asks: Sequence[Any]) -> PendingPages:
+    def submit(self, asks: Sequence[Ask | PageAsk]) -> PendingPages:
         """Send all of `asks` in one frame; at most one a sequence, none of which may be in flight.
 
         Raises:
-            NotAllowed: a sequence is closed, or has an ask in flight, or the ask is for a device. Nothing was sent.
-            ValueError: no tokens, or more than a sequence's most. Nothing was sent.
+            NotAllowed: a sequence is closed, has an ask in flight or is in two of these, or an ask is for a device.
+                Nothing was sent or changed.
+            ValueError: no tokens, more than a sequence's most, or more than a frame carries. Nothing was sent or
+                changed.
             DeviceUnreachable: the way is closed; the session is of no more use.
         """
-        for ask in asks:
-            self._check(ask)
-        if len({id(ask.memory) for ask in asks}) != len(asks):
-            raise NotAllowed(reason="a request may have one ask in flight: settle it first")
-        errors = [self._guarded(ask) for ask in asks]
-        ops = [op for ask, error in zip(asks, errors, strict=True) for op in self._operations(ask, error)]
+        checked = self._checked(asks)
+        errors = [self._guarded(ask) for ask in checked]
+        ops = [op for ask, error in zip(checked, errors, strict=True) for op in self._operations(ask, error)]
         sent = self._letters.send(ops, self.transport) if ops else None
-        for ask in asks:
-            ask.memory.in_flight = True
-        return PendingPages(self, list(zip(asks, errors, strict=True)), (self._letters, sent) if sent else None)
+        for ask in checked:
+            for memory in memories_of(ask):
+                memory.in_flight = True
+        return PendingPages(self, list(zip(checked, errors, strict=True)), (self._letters, sent) if sent else None)
 
-    def load(self, ask: Any) -> Load:
+    def load(self, ask: Ask | PageAsk) -> Load:
         """The most that a frame, or its reply, says for it: a block that it names is no more than a run of windows."""
-        blocks = ceil_div(ask.memory.spec.max_tokens, self.block_tokens)
+        blocks = 0
+        match ask:
+            case Grow(memory, tokens) | Find(memory, _, tokens):
+                blocks = max(0, ceil_div(tokens, self.block_tokens) - len(memory.blocks)) + 1  # and a copy of one
         return Load(1, 4, blocks, len(ask.token_ids) if isinstance(ask, Find | End) else 0)
 
     def tend(self) -> tuple[Outcome, ...]:
@@ -112,7 +127,7 @@ class PagePort:
         if memory.state is not MemoryState.CLOSED:
             self.one(End(memory, retain_tokens, token_ids))
 
-    def one(self, ask: Any) -> Outcome:
+    def one(self, ask: Ask | PageAsk) -> Outcome:
         """One ask by itself. Raises what it is refused with."""
         [outcome] = self.submit([ask]).settle()
         if outcome.error:
@@ -130,32 +145,52 @@ class PagePort:
 
     # --- what an ask says to the host, and what is done here first ----------------------------------------------------
 
-    def _check(self, ask: Any) -> None:
-        if not isinstance(ask, Grow | Find | Publish | Shed | End | Fork | Permute):
-            raise NotAllowed(reason=f"{type(ask).__name__} is for a device, and these are host pages")
-        members = ask.members if isinstance(ask, Permute) else (ask.memory,)
-        if any(memory.state is MemoryState.CLOSED or memory.in_flight for memory in members):
+    def _checked(self, asks: Sequence[Ask | PageAsk]) -> list[PageAsk]:
+        """Nothing of them is refused here. Raises as `submit`."""
+        checked = [_for_pages(ask) for ask in asks]
+        memories = [memory for ask in checked for memory in memories_of(ask)]
+        if len({*memories}) < len(memories):
+            raise NotAllowed(reason="a request may have one ask in flight: settle it first")
+        if any(memory.state is MemoryState.CLOSED or memory.in_flight for memory in memories):
             raise NotAllowed(reason="a request may have one ask in flight, and none once it is closed")
-        _check_tokens(ask)
+        for ask in checked:
+            _check_tokens(ask)
+        if len(checked) > 1:  # one alone is smaller than what a frame carries, whatever it names
+            check_load(Load(*map(sum, zip(*map(self.load, checked), strict=True))))
+        return checked
 
-    def _guarded(self, ask: Any) -> KvClusterError | None:
+    def _guarded(self, ask: PageAsk) -> KvClusterError | None:
         """Make read-only what the ask gives away; why that could not be done."""
         match ask:
             case Publish(memory, tokens):
-                numbers = memory.numbers[: tokens // self.block_tokens]
+                return self.made_read_only(memory.numbers[: tokens // self.block_tokens])
             case Fork(memory) | Shed(memory) | End(memory):
-                numbers = memory.numbers
+                return self.made_read_only(memory.numbers)
             case Permute(members=members):
-                numbers = tuple(number for memory in members for number in memory.numbers)
-            case _:
-                return None
+                return self.made_read_only([number for memory in members for number in memory.numbers])
+        return None
+
+    def made_read_only(self, numbers: Iterable[int]) -> KvClusterError | None:
+        """This process writes to these blocks no more; why that could not be done."""
         try:
             self.store.protect(numbers, Access.READ)
         except (LimitReached, DriverError) as error:
             return error
         return None
 
-    def _operations(self, ask: Any, error: KvClusterError | None) -> Operations:
+    def return_blocks(self, in_vain: Mapping[SequencePages, KvClusterError | None]) -> None:
+        """Give back what was handed over and cannot be written here; with an error, what may still be written."""
+        ops = []
+        for memory, error in in_vain.items():
+            ops.append(wire.Drop(request=key_of(memory.request), outcome=self._outcome(memory, error)))
+            memory.emptied()
+        if not ops:
+            return
+        for result in self._letters.receive(self._letters.send(ops, self.transport)).results:
+            if result.fault:
+                raise InvariantBroken(sentence=f"the host does not take back what it gave: {result.fault}")
+
+    def _operations(self, ask: PageAsk, error: KvClusterError | None) -> Operations:
         key = key_of(ask.memory.request)
         match ask:
             case Grow(memory, tokens):
@@ -167,9 +202,9 @@ class PagePort:
             case End(memory, retain_tokens, token_ids) if memory.state is MemoryState.OPEN:
                 if error:
                     return (wire.Drop(request=key, outcome=self._outcome(memory, error)), wire.Close(request=key))
-                return (wire.Close(request=key, retain_tokens=retain_tokens, token_ids=token_ids),)
-            case Publish(_, tokens) if not error:
-                return (wire.Share(request=key, tokens=tokens),)
+                return (close_operation(memory, retain_tokens, token_ids),)
+            case Publish(memory, tokens) if not error:
+                return (wire.Share(request=key, tokens=tokens, told_tokens=memory.told.tokens),)
             case Fork(_, children, tokens) if not error:
                 keys = tuple(key_of(child.request) for child in children)
                 return (wire.Fork(request=key, children=keys, tokens=tokens),)
@@ -178,7 +213,7 @@ class PagePort:
                 return (wire.Permute(request=key, members=keys, parents=parents, tokens=tokens),)
         return ()
 
-    def _outcome(self, memory: SequencePages, error: KvClusterError | None) -> Any:
+    def _outcome(self, memory: SequencePages, error: KvClusterError | None) -> Literal["clean", "quarantined"]:
         if error:
             self.quarantined_bytes += memory.committed_bytes
         return "quarantined" if error else "clean"
@@ -205,20 +240,38 @@ class PagePort:
         return (opened,)
 
 
-def _check_tokens(ask: Any) -> None:
+def _for_pages(ask: Ask | PageAsk) -> PageAsk:
+    """The same. Raises NotAllowed where it is for a device."""
+    if not isinstance(ask, Grow | Find | Publish | Shed | End | Fork | Permute):
+        raise NotAllowed(reason=f"{type(ask).__name__} is for a device, and these are host pages")
+    return ask
+
+
+def _check_tokens(ask: PageAsk) -> None:
     """Raises ValueError where the memory has no room for so many tokens, or has not so many."""
-    memory = ask.memory
+    memory: SequencePages = ask.memory
+    most = memory.spec.max_tokens
     match ask:
-        case Grow(tokens=tokens) | Find(grow_to=tokens):
-            check_room(memory, tokens, 1, memory.spec.max_tokens)
+        case Grow(tokens=tokens):
+            check_room(memory, tokens, 1, most)
+        case Find(token_ids=token_ids, grow_to=tokens):
+            check_token_ids(memory, token_ids)
+            check_room(memory, tokens, count_of(token_ids), most)
         case Publish(tokens=tokens):
-            check_room(memory, tokens, 1, min(memory.tokens, memory.told))
+            check_room(memory, tokens, 1, min(memory.tokens, memory.told.tokens))
         case Fork(tokens=tokens):
             check_room(memory, tokens, 1, memory.tokens)
-        case Permute(_, members, parents, tokens) if all(0 <= parent < len(members) for parent in parents):
-            check_room(memory, tokens, 1, min([members[parent].tokens for parent in parents], default=0))
-        case End(retain_tokens=tokens):
-            told = memory.told + count_of(ask.token_ids)
-            check_room(memory, tokens, 0, min(memory.tokens, told))
-    if isinstance(ask, Find):
-        check_token_ids(memory, ask.token_ids)
+        case Permute(members=members):
+            _check_members(ask, members)
+        case End(retain_tokens=tokens, token_ids=token_ids) if tokens:
+            told = memory.told.heard + count_of(token_ids)
+            check_room(memory, told, 0, most)
+            check_room(memory, tokens, 0, min(memory.tokens, max(told, memory.told.there)))
+
+
+def _check_members(ask: Permute, members: Sequence[SequencePages]) -> None:
+    if ask.memory not in members:
+        raise ValueError(f"{ask.memory.request} is permuted and is none of the members")
+    if all(0 <= parent < len(members) for parent in ask.parents):
+        held = min([members[parent].tokens for parent in ask.parents], default=0)
+        check_room(ask.memory, ask.tokens, 1, held)

@@ -9,6 +9,7 @@ from kvcluster.ids import RequestId
 from kvcluster.paged.counts import number_of
 from kvcluster.services.asks import Ask, Publish
 from kvcluster.services.sequence import MEMORY_MOVES, MemoryState, SequenceSpec
+from kvcluster.services.told import Told
 from kvcluster.states import moved
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class SequencePages:
     """`services.kv_port.KvMemory` of host pages. Made by `PagePort.memory`; used by one thread at a time.
 
     `frozen` tokens are others' too, or may be: their rows are read and not written again. `published` blocks are found
-    by others, and of `told` tokens the host knows the ids.
+    by others. `told` are the tokens of which the host knows the ids.
     """
 
     def __init__(self, port: PagePort, request: RequestId, spec: SequenceSpec) -> None:
@@ -36,8 +37,13 @@ class SequencePages:
         self.tokens = 0
         self.blocks: list[int] = []
         self.published = 0
-        self.told = 0
+        self.told = Told()
         self._port = port
+
+    @property
+    def told_tokens(self) -> int:
+        """The ids that a Find which succeeded has named."""
+        return self.told.heard
 
     @property
     def committed_bytes(self) -> int:
@@ -96,10 +102,10 @@ class SequencePages:
         """It holds nothing any more."""
         self.blocks, self.tokens, self.joined_tokens, self.frozen, self.published = [], 0, 0, 0, 0
 
-    def begins_with(self, blocks: Sequence[int], tokens: int, *, published: int, told: int) -> None:
+    def begins_with(self, blocks: Sequence[int], tokens: int, *, published: int, told: Told) -> None:
         """It goes on from these tokens, which others have too, and commits before it writes."""
         self.blocks, self.tokens, self.frozen = list(blocks), tokens, tokens
-        self.published, self.told = min(published, tokens // self._port.block_tokens), min(told, tokens)
+        self.published, self.told = min(published, tokens // self._port.block_tokens), told.cut(tokens)
 
     @property
     def _first_writable(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvcluster.attach.protocol import Descriptors, HandedHandle
+from kvcluster.budget.ledger import FREE, RETAINED
 from kvcluster.driver.gate import patient_operation
 from kvcluster.driver.linux import duplicate
 from kvcluster.ids import ImportKey
@@ -31,6 +32,7 @@ class PageService(FrameService):
         self._pool = pool
         self._memory = PageMemory(pool, settings.memory, clock=clock)
         self._operations = PageOperations(self._memory)
+        self._peak_used_bytes = 0
         super().__init__(self._memory, self._operations, settings, welcome=self._welcome, clock=clock)
 
     def _welcome(self) -> Welcome:
@@ -45,6 +47,11 @@ class PageService(FrameService):
             block_tokens=shape.block_size,
             blocks=self._pool.counts.num_blocks,
         )
+
+    def _executed_one(self) -> None:
+        ledger = self._memory.books.ledger
+        idle_bytes = ledger.balance(FREE) + ledger.total(RETAINED) + ledger.total("granted")
+        self._peak_used_bytes = max(self._peak_used_bytes, ledger.capacity_bytes - idle_bytes)
 
     def redeem(self, session: str, seq: int, start: int = 0, known: frozenset[ImportKey] = frozenset()) -> Descriptors:
         """The descriptor of the pool's memory. The receiver closes it.
@@ -91,6 +98,7 @@ class PageService(FrameService):
             free_blocks=self._pool.counts.free,
             block_tokens=self._pool.shape.block_size,
             capacity_bytes=books.ledger.capacity_bytes,
+            peak_used_bytes=self._peak_used_bytes,
             accounts={str(account): size_bytes for account, size_bytes in books.ledger.balances().items()},
             tenants=dict(books.ledger.tenants()),
             sessions={name: session.state.value for name, session in clients.sessions.items()},

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 class PageStatistics:
     """Every figure read under one lock. Bytes unless the name says otherwise; `accounts` sum to `capacity_bytes`.
 
+    `peak_used_bytes` is the most that sequences, shared blocks and quarantine had together after any frame.
     `found_tokens` of `asked_tokens` needed no computing, over `lookups`; `listed_blocks` are those that a lookup can
     find; `evictions` counts blocks.
     """
@@ -20,6 +21,7 @@ class PageStatistics:
     free_blocks: int
     block_tokens: int
     capacity_bytes: int
+    peak_used_bytes: int
     accounts: Mapping[str, int]
     tenants: Mapping[str, int]
     sessions: Mapping[str, str]
@@ -35,3 +37,28 @@ class PageStatistics:
     found_tokens: int
     evictions: int
     idle_s: float
+
+    @property
+    def free_bytes(self) -> int:
+        return self.accounts.get("free", 0)
+
+    @property
+    def retained_bytes(self) -> int:
+        """What nobody uses, kept until its room is needed."""
+        return sum(size_bytes for account, size_bytes in self.accounts.items() if account.startswith("retained"))
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """One job's time at a node's host pages; all workers of the node share them.
+
+    `peak_used_bytes` is the pages' own, an earlier job's included: no worker knows what the others had.
+    """
+
+    pages: str
+    memory_bytes: int
+    peak_used_bytes: int
+    lookups: int
+    asked_tokens: int
+    found_tokens: int
+    evictions: int

@@ -60,6 +60,8 @@ class Answers:
         wait_s = shared.settings.quarantine_wait_s
         self._shared = shared
         self._clock = clock
+        self._block_bytes = welcome.granule_bytes
+        self._owner = "the host" if welcome.block_tokens else "the device"
         self._quarantine_wait_s = 2 * welcome.lease_s if wait_s is None else wait_s
         self.answered: list[Answered] = []
 
@@ -120,7 +122,7 @@ class Answers:
     def _given_back(self, outcome: Outcome, generation: Generation | None) -> None:
         """What could not be given back stays charged; a preempted request goes on in another memory."""
         error = outcome.error
-        if not isinstance(error, Quarantined | DriverError | None):
+        if not isinstance(error, Quarantined | DriverError | LimitReached | None):
             raise error
         if isinstance(outcome.ask, Shed) and generation is not None and error is not None:
             self.renew(generation, error)
@@ -136,8 +138,9 @@ class Answers:
                 self._never_fits(generation, error)
             case Quarantined():
                 self.renew(generation, error)
-            case LimitReached() | DriverError() | GrantRefused() if outcome.joined_tokens:
-                self.renew(generation, error)  # whoever waits holds nothing
+            case LimitReached() | DriverError() | GrantRefused() if isinstance(outcome.ask, Find):
+                self.renew(generation, error)  # whoever waits holds nothing, and has told nobody its tokens
+                generation.ask_again_at = self._clock() + self._shared.settings.try_again_s
             case LimitReached() | DriverError() | GrantRefused():
                 self.failed(generation, error)
             case _:
@@ -155,7 +158,6 @@ class Answers:
         generation.looks = True
         generation.begin(outcome.joined_tokens)
         if looked:
-            generation.named = len(generation.tokens)
             if not generation.crew:
                 set_out(generation, self._shared.worth, outcome.known_tokens if is_first else 0)
             self._shared.tally.add(lookups=1, hit_tokens=outcome.joined_tokens)
@@ -163,11 +165,12 @@ class Answers:
     def _never_fits(self, generation: Generation, error: NeverFits) -> None:
         """Perhaps elsewhere, where it waits as long as it must then."""
         generation.places_too_small += 1
-        if self._shared.elsewhere is not None and generation.places_too_small == 1:
-            self._shared.move(generation, self._shared.elsewhere)
+        elsewhere = None if generation.crew else self._shared.elsewhere  # beams fork, and no device does that
+        if elsewhere is not None and generation.places_too_small == 1:
+            self._shared.move(generation, elsewhere)
             return
         need, capacity = error.need, error.capacity
-        sentence = f"prompt and max_tokens need {need} bytes of KV memory, and the device has {capacity} bytes"
+        sentence = f"prompt and max_tokens need {need} bytes of KV memory, and {self._owner} has {capacity} bytes"
         self.answer(generation, Refused(BAD_REQUEST, TOO_LONG, sentence))
 
     def _overflows(self, generation: Generation) -> bool:
@@ -183,6 +186,8 @@ class Answers:
         self._shared.tally.add(refusals=1)
         if generation.phase is Phase.RUNNING and not is_due(generation.room):
             return  # it was only topped up along with the others
+        if generation.crew and self._are_too_many(generation.crew, refusal):
+            return
         if self._overflows(generation) or self._is_turned_away(generation, refusal):
             return
         now = self._clock()
@@ -197,6 +202,20 @@ class Answers:
         else:
             self._wait(generation, refusal, now)
 
+    def _are_too_many(self, crew: Crew, refusal: OutOfBudget) -> bool:
+        """Whether its beams hold all that there is and lack a block: to begin again would lead to the same."""
+        need_bytes = (crew.count_blocks() + 1) * self._block_bytes
+        left_bytes = refusal.capacity - refusal.quarantined
+        if need_bytes <= left_bytes:
+            return False
+        sentence = (
+            f"the beams need {need_bytes} bytes of KV memory together, and the host pages have {left_bytes} bytes"
+        )
+        self._shared.ending += self.disband(crew)
+        never = need_bytes > refusal.capacity
+        self.answer(crew.lead, Refused(*((BAD_REQUEST, TOO_LONG) if never else (UNAVAILABLE, DEVICE_FAILED)), sentence))
+        return True
+
     def _is_turned_away(self, generation: Generation, refusal: OutOfBudget) -> bool:
         """Whether its caller is told to come back later. One that has said something already is never sent away."""
         refuses = self._shared.settings.fallback is Fallback.REFUSE
@@ -204,7 +223,7 @@ class Answers:
             return False
         retry_after_s = refusal.retry_after_s
         sentence = (
-            f"the device has {refusal.free} bytes of KV memory free and the request needs {refusal.need} to begin: "
+            f"{self._owner} has {refusal.free} bytes of KV memory free and the request needs {refusal.need} to begin: "
             f"ask again in {retry_after_s:.1f} s"
         )
         self.answer(generation, Refused(TOO_MANY, OUT_OF_MEMORY, sentence, retry_after_s))
@@ -220,7 +239,7 @@ class Answers:
 
     def _blocked(self, need_bytes: int, refusal: OutOfBudget) -> str:
         return (
-            f"the request needs {need_bytes} bytes at once, and {refusal.quarantined} of the device's "
+            f"the request needs {need_bytes} bytes at once, and {refusal.quarantined} of {self._owner}'s "
             f"{refusal.capacity} bytes could not be taken back: they stay charged until the processes that may "
             f"still use them end, and none did in {self._quarantine_wait_s:.0f} s"
         )
@@ -254,7 +273,7 @@ class Answers:
         generation.tries += 1
         if generation.tries < self._shared.settings.most_tries:
             return False
-        sentence = f"the device gave no memory in {generation.tries} tries, the last time because {error}"
+        sentence = f"{self._owner} gave no memory in {generation.tries} tries, the last time because {error}"
         self.answer(generation, Refused(UNAVAILABLE, DEVICE_FAILED, sentence))
         return True
 

@@ -15,7 +15,7 @@ from kvcluster.services.completion import Completion
 from kvcluster.services.pages.asks import Fork, Permute
 from kvcluster.services.pages.port import PagePort
 from kvcluster.services.pages.sequence import SequencePages
-from kvcluster.services.request.crew import Crew
+from kvcluster.services.request.crew import Crew, pages_of
 from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.shared import Shared
 from kvcluster.units import ceil_div
@@ -55,7 +55,7 @@ class Beams:
     def _branch(self, crew: Crew, parents: tuple[int, ...]) -> KvClusterError | None:
         """Each member's memory is that of its parent; why not, where it is not."""
         lead, held = crew.lead, crew.lead.held
-        memories = [_pages_of(member) for member in crew.members]
+        memories = [pages_of(member) for member in crew.members]
         if len(crew.members) == 1:
             children = [self._port.memory(self._shared.spec_of(lead)) for _ in parents[1:]]
             if not children:
@@ -83,7 +83,7 @@ class Beams:
         """Whole blocks for each member's next token; what is refused the desk asks for again."""
         block, most = self._port.block_tokens, crew.lead.order.most_held
         asks = [
-            Grow(_pages_of(member), min(most, block * ceil_div(member.held + 1, block)))
+            Grow(pages_of(member), min(most, block * ceil_div(member.held + 1, block)))
             for member in crew.members
             if member.committed <= member.held < most
         ]
@@ -92,8 +92,3 @@ class Beams:
         for outcome in self._port.submit(asks).settle():
             if outcome.error is None:
                 self._shared.owners[outcome.ask.memory].grown(self._shared.dtype)
-
-
-def _pages_of(member: Generation) -> SequencePages:
-    assert isinstance(member.memory, SequencePages)  # a crew is never anywhere else
-    return member.memory

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvcluster.engine.beams import BeamSearch, BeamSettings
 from kvcluster.services.completion import Choice, Completion
+from kvcluster.services.pages.sequence import SequencePages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,6 +38,10 @@ class Crew:
     def lead(self) -> Generation:
         return self.members[0]
 
+    def count_blocks(self) -> int:
+        """Blocks that its members hold together, each counted once."""
+        return len({block for member in self.members for block in pages_of(member).blocks})
+
     def disband(self) -> list[Generation]:
         """The lead begins again from the prompt; the others, which are over."""
         lead, *others = self.members
@@ -59,3 +64,9 @@ class Crew:
         said = token_ids[:-1] if is_ended else token_ids
         is_stopped = any(text.push(token) for token in said) or text.finish()
         return Choice(str(text), "stop" if is_ended or is_stopped else "length")
+
+
+def pages_of(member: Generation) -> SequencePages:
+    """The memory of one that runs."""
+    assert isinstance(member.memory, SequencePages)  # a crew is never anywhere else
+    return member.memory

@@ -127,9 +127,8 @@ class MemoryDesk:
         demands = self._port.pushes()
         if not demands:
             return
-        running, demand = self._shared.roster.running, demands[-1]
-        younger = [generation for generation in reversed(running) if generation.arrival > demand.younger_than]
-        for victim in enough(younger, demand.size_bytes):
+        demand = demands[-1]
+        for victim in enough(self._shared.roster.running, demand.size_bytes, younger_than=demand.younger_than):
             yield from self._shed(victim, again_at=now + self._shared.settings.try_again_s)
 
     def _relief(self, now: float) -> Iterator[Ask]:
@@ -145,14 +144,14 @@ class MemoryDesk:
             case GiveBack():
                 yield from self._shed(oldest, again_at=oldest.ask_again_at)
             case StartOver():
-                oldest.looks = False
+                oldest.lead.looks = False
                 yield from self._shed(oldest, again_at=now)
             case Wait():
                 if now < oldest.ask_again_at:
                     return
         for generation in refused:
             if generation in running and _memory_of(generation) not in self._shared.publications:
-                yield Grow(_memory_of(generation), needed_tokens(generation.length, generation.order.most_held))
+                yield Grow(_memory_of(generation), _needed(generation))
 
     def _shed(self, victim: Generation, *, again_at: float) -> Iterator[Shed | End]:
         """It loses its memory, and goes on elsewhere if that has room for what it computed; beams go together."""
@@ -179,8 +178,7 @@ class MemoryDesk:
         soon = [g for g in growing if along and g.room <= margin // 2]
         for generation in due if refused else growing if due else soon:
             length, most = generation.length, generation.order.most_held
-            least, filled = needed_tokens(length, most), topped_up_tokens(shape, length, most, margin)
-            tokens = least if refused else filled
+            tokens = _needed(generation) if refused else topped_up_tokens(shape, length, most, margin)
             if tokens > generation.committed:
                 yield Grow(_memory_of(generation), tokens)
 
@@ -251,6 +249,13 @@ class MemoryDesk:
         while self._shared.ending:
             self._send(self._due())
             self.settle()
+
+
+def _needed(generation: Generation) -> int:
+    """The least that lets it go on. A beam waits with all that its crew has: it asks for no step ahead."""
+    if generation.crew:
+        return generation.held + 1
+    return needed_tokens(generation.length, generation.order.most_held)
 
 
 def _memory_of(generation: Generation) -> KvMemory:

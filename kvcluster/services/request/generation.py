@@ -42,8 +42,8 @@ PHASE_MOVES: dict[Phase, frozenset[Phase]] = {
 class Generation:
     """The growing answer to one order. `held` tokens have their K and V in `memory`.
 
-    Of the first `named` tokens whoever owns the memory knows the ids; `joined` of them came with what others computed,
-    and `targets` says where it shares what it computes itself. `crew`: it is a beam, and goes on with the others.
+    `joined` of them came with what others computed, and `targets` says where it shares what it computes itself.
+    `crew`: it is a beam, and goes on with the others.
     """
 
     def __init__(self, order: Order, text: AnswerText, crew: Crew | None = None) -> None:
@@ -52,7 +52,6 @@ class Generation:
         self.phase = Phase.WAITING
         self.tokens = list(order.prompt)
         self.held = 0
-        self.named = 0
         self.joined = 0
         self.cached: int | None = None  # of the prompt, the least that an admission found; None before the first
         self.targets = Targets()
@@ -83,6 +82,16 @@ class Generation:
         """The device's number for it, in this memory or the last one; infinite while it has not given one."""
         arrival = self.memory.arrival if self.memory else None
         return self._arrival if arrival is None else arrival
+
+    @property
+    def named(self) -> int:
+        """Of how many tokens whoever owns the memory knows the ids."""
+        return self.memory.told_tokens if self.memory else 0
+
+    @property
+    def lead(self) -> Generation:
+        """Itself; of a beam the first of its crew, which loses its memory with the others and is as old as they are."""
+        return self.crew.lead if self.crew else self
 
     @property
     def is_blocked(self) -> bool:
@@ -131,7 +140,6 @@ class Generation:
     def leave_memory(self) -> KvMemory | None:
         """Give up its memory, if it has one; its place in the queue is remembered."""
         memory, self.memory = self.memory, None
-        self.named = 0
         if memory is not None and memory.arrival is not None:
             self._arrival, self.former = memory.arrival, memory.request
         return memory

@@ -57,9 +57,10 @@ class Shared:
 
     @property
     def free_seats(self) -> int:
-        """How many more generations may run."""
-        running = (generation for roster in self.rosters or (self.roster,) for generation in roster.running)
-        return self.settings.max_num_seqs - sum(generation.seats for generation in running)
+        """How many more generations may run, in whichever place: who asks to be admitted has a seat already."""
+        rosters = self.rosters or (self.roster,)
+        seated = [generation for roster in rosters for generation in (*roster.running, *roster.asking())]
+        return self.settings.max_num_seqs - sum(generation.seats for generation in seated)
 
     def own(self, generation: Generation, memory: KvMemory) -> None:
         generation.memory = memory
@@ -80,27 +81,34 @@ class Shared:
         )
 
     def part(self, generation: Generation) -> None:
-        """Its memory goes back with the next frame; what it computed stays for others, where the cache is on."""
-        if generation.memory is not None:
-            self.ending.append(self.release(generation))
-
-    def release(self, generation: Generation) -> End:
-        """The end of its memory, with what stays of it for others; it has none from now on.
+        """Its memory goes back with the next frame; what it computed stays for others, where the cache is on.
 
         One that reached a target with its last token is shared before it ends, where rings keep nothing else of it.
         """
         memory = generation.memory
-        assert memory is not None
-        may_stay = generation.order.cache_root and generation.is_whole
-        held = min(generation.held, memory.tokens) if may_stay else 0
-        if generation.crew:
-            held = min(held, len(generation.order.prompt))
+        if memory is None:
+            return
+        held = self._kept_tokens(generation, memory)
         target = generation.targets.reached(held) if self.shape.has_rings and generation.named else 0
         if target and memory not in self.publications:
             self.publications.begin(memory, memory.publication(target, written=held))
+        self.ending.append(self.release(generation))
+
+    def release(self, generation: Generation) -> End:
+        """The end of its memory, with what stays of it for others; it has none from now on."""
+        memory = generation.memory
+        assert memory is not None
+        held = self._kept_tokens(generation, memory)
         end = End(memory, held, packed(generation.tokens[generation.named : held]))
         self._disown(generation)
         return end
+
+    def _kept_tokens(self, generation: Generation, memory: KvMemory) -> int:
+        """The first tokens whose rows others may use when it has ended; of beams, those of the prompt."""
+        if not generation.order.cache_root or not generation.is_whole:
+            return 0
+        held = min(generation.held, memory.tokens)
+        return min(held, len(generation.order.prompt)) if generation.crew else held
 
     def discard(self, generation: Generation) -> None:
         """Its memory goes back with the next frame, and nothing of it is to be used again."""

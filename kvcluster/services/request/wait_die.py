@@ -7,6 +7,9 @@ the quarantine leaves gives everything back at once: nobody can help it by givin
 
 A prefix that it joined may keep more memory than it reads, from itself too. So the oldest gives everything back when it
 has asked so often in vain, and begins again without looking for any.
+
+Beams of one search are as old as their lead, and no victims of each other: one that loses its memory takes the others
+along, and the search begins again.
 """
 
 from __future__ import annotations
@@ -49,23 +52,27 @@ def remedy(refused: Generation, refusal: OutOfBudget, running: Sequence[Generati
     """What to do about `refusal`; `running` are the actor's running requests, oldest first."""
     if refused.is_blocked:
         return GiveBack()
-    younger = [] if refused.preempted_in_vain else [g for g in reversed(running) if g.arrival > refused.arrival]
-    if victims := enough(younger, refusal.need - refusal.free):
+    lead = refused.lead
+    younger = [] if refused.preempted_in_vain else running
+    if victims := enough(younger, refusal.need - refusal.free, younger_than=lead.arrival):
         return Preempt(victims)
-    if refusal.oldest_arrival != refused.arrival:
+    if refusal.oldest_arrival != lead.arrival:
         return GiveBack()
-    return StartOver() if refused.joined and refused.back_off.in_vain >= MOST_IN_VAIN else Wait()
+    return StartOver() if lead.joined and refused.back_off.in_vain >= MOST_IN_VAIN else Wait()
 
 
-def enough(younger: Sequence[Generation], missing_bytes: int) -> tuple[Generation, ...]:
-    """The first of `younger` that together hold `missing_bytes`, at least one; all, where they hold less.
+def enough(running: Sequence[Generation], missing_bytes: int, *, younger_than: float) -> tuple[Generation, ...]:
+    """The youngest that together hold `missing_bytes`, at least one; all that are so young, where they hold less.
 
-    What one shares counts: without it the memory may be nobody's, and can be had.
+    What one shares counts: without it the memory may be nobody's, and can be had. Of beams the lead stands for all.
     """
-    victims: list[Generation] = []
-    for generation in younger:
+    victims: dict[Generation, None] = {}
+    for generation in reversed(running):
+        lead = generation.lead
+        if lead.arrival <= younger_than or lead in victims:
+            continue
         if victims and missing_bytes <= 0:
             break
-        victims.append(generation)
-        missing_bytes -= generation.held_bytes
+        victims[lead] = None
+        missing_bytes -= sum(member.held_bytes for member in lead.crew.members) if lead.crew else lead.held_bytes
     return tuple(victims)

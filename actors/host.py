@@ -1,0 +1,57 @@
+"""The host actor (HostKvActor): host pages of one shape, which all workers of its node map and share.
+
+It computes nothing but copies of blocks, so a model's crash cannot take the pages along. How it serves, and how it
+ends, is in `actors.serving`; what is done with blocks is in `services.pages`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from actors.host_spec import HostAddress, HostSpec
+from actors.serving import open_serving, stay_on
+from kvcluster.engine.dtypes import dtype_named
+from kvcluster.paged.block_pool import BlockPool
+from kvcluster.services.pages.service import PageService
+from kvcluster.services.pages.statistics import PageStatistics
+
+
+class HostKvActor:
+    """Created by `actors.hosts.find_host`, one a shape and node."""
+
+    def __init__(self, spec: HostSpec) -> None:
+        stay_on(spec.node_id)
+        shape, dtype = spec.shape, dtype_named(spec.dtype)
+        pool = BlockPool(
+            spec.blocks, shape.block_size, shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype=dtype
+        )
+        self._spec = spec
+        self._service = PageService(pool, spec.settings, clock=time.monotonic)
+        self._serving = open_serving(spec.settings.name, self._service, idle_exit_s=spec.idle_exit_s)
+
+    def address(self) -> HostAddress:
+        """Where clients attach, and what of. Pages that are leaving are gone: see `Serving.attach`."""
+        memory = self._spec.settings.memory
+        return HostAddress(
+            attach=self._serving.attach(),
+            pid=os.getpid(),
+            name=self._spec.settings.name,
+            capacity_bytes=memory.capacity_bytes,
+            quotas=memory.quotas,
+        )
+
+    def frame(self, data: bytes) -> bytes:
+        """One frame of a client; see `PageService.frame`."""
+        return self._serving.frame(data)
+
+    def statistics(self) -> PageStatistics:
+        return self._service.statistics()
+
+    def audit(self) -> PageStatistics:
+        """The figures of one moment, after everything was checked to sum. Raises as `Serving.audited`."""
+        return self._serving.audited(self._service.audit)
+
+    def close(self) -> None:
+        """Give back what no client has. The actor is of no use afterwards; whoever calls this kills it next."""
+        self._serving.close()

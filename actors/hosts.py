@@ -1,0 +1,91 @@
+"""A node's host pages, the actor `host-kv/<node id>/<name>`: what it is made of, and whether the one there is the same.
+
+The shape of a block is the model's, and part of the name: models of one shape share pages, and one of another shape
+gets an actor of its own. How an actor is found or made is in `actors.owners`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from actors.host import HostKvActor
+from actors.host_spec import HostAddress, HostSpec, pages_name
+from actors.owners import OwnerKind, Sought, find_owner, incarnation, living_owner
+from kvcluster.config import ConfigError, Settings
+from kvcluster.driver.limits import memory_room
+from kvcluster.geometry.model import KvGeometry
+from kvcluster.paged.shape import PageShape
+from kvcluster.services.device_settings import MemorySettings
+from kvcluster.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """Host pages that answered: their actor, what it is made of, and where clients attach."""
+
+    spec: HostSpec
+    actor: Any
+    address: HostAddress
+
+
+def host_spec(geometry: KvGeometry, node_id: str, settings: Settings) -> HostSpec:
+    """What the pages of that node for a model of this geometry are made of, as whole blocks.
+
+    Raises:
+        ConfigError: the model cannot be kept in pages, or not one block lies in so much memory.
+    """
+    asked_bytes = settings.host_memory_bytes or 0
+    try:
+        shape = PageShape.of(geometry, block_size=settings.block_size)
+    except ValueError as wrong:
+        raise ConfigError(f"{_asked(asked_bytes)}, and {wrong}") from None
+    if asked_bytes < shape.pitch_bytes:
+        block = f"a block of {shape.block_size} tokens of this model takes {format_bytes(shape.pitch_bytes)}"
+        raise ConfigError(f"{_asked(asked_bytes)}, and {block}: give at least that much")
+    capacity_bytes = asked_bytes // shape.pitch_bytes * shape.pitch_bytes
+    memory = MemorySettings(capacity_bytes, shape.pitch_bytes, pool_bytes=0)
+    service = incarnation(pages_name(shape, settings.dtype), memory, settings)
+    return HostSpec(service, node_id, settings.idle_exit_s, shape, settings.dtype)
+
+
+def find_host(geometry: KvGeometry, node_id: str, settings: Settings, *, env: dict[str, str] | None = None) -> Host:
+    """The node's pages for a model of this geometry, made now where there are none. `env` is for fault tests.
+
+    Raises:
+        ConfigError: as `host_spec`; or they are there already, with another size or quota, or the machine has not so
+            much memory.
+        DeviceUnreachable: the actor does not start or answer.
+    """
+    spec = host_spec(geometry, node_id, settings)
+    name = spec.settings.name
+    _check_room(spec)
+    sought = Sought(OwnerKind.HOST_PAGES, name, node_id, HostKvActor, spec, lambda there: _check_same(there, spec))
+    found = find_owner(sought, env=env)
+    return Host(spec, found.actor, found.address)
+
+
+def _check_room(spec: HostSpec) -> None:
+    """The room is measured first: where others made the pages meanwhile, these have their memory already."""
+    asked_bytes, room_bytes = spec.settings.memory.capacity_bytes, memory_room()
+    is_there = living_owner(OwnerKind.HOST_PAGES, spec.settings.name, spec.node_id) is not None
+    if asked_bytes > room_bytes and not is_there:
+        raise ConfigError(f"{_asked(asked_bytes)}, and this machine has {format_bytes(room_bytes)} left: give less")
+
+
+def _check_same(there: HostAddress, spec: HostSpec) -> None:
+    asked = spec.settings.memory
+    if there.capacity_bytes != asked.capacity_bytes:
+        raise ConfigError(
+            f"{_asked(asked.capacity_bytes)}, and {there.name} is open on this cluster already, with "
+            f"{format_bytes(there.capacity_bytes)}: name the same size, or another block_size"
+        )
+    if there.quotas != asked.quotas:
+        raise ConfigError(
+            f"{there.name} is open on this cluster already, with the tenant_quotas {dict(there.quotas.by_tenant)}: "
+            f"name the same"
+        )
+
+
+def _asked(size_bytes: int) -> str:
+    return f"host_memory is {format_bytes(size_bytes)}"
