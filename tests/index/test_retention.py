@@ -41,7 +41,7 @@ def test_a_part_of_a_run_that_is_held_leaves_the_rest_idle() -> None:
     while (victim := retention.victim()) is not None:
         gone.append(victim)
         retention.forget(victim)
-    assert gone == [7, 6, 5, 4, 3]
+    assert gone == [3, 4, 5, 6, 7]
     retention.idle(0, 1, 2)
     assert (len(retention), retention.entries) == (3, 3)
 

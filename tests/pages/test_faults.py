@@ -23,16 +23,17 @@ PROMPT = [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
 class Protection:
-    """Changes of access: call number `failing` from now on fails; `calls` so far."""
+    """Changes of access: call number `failing` from now on fails, or each while it `fails_always`; `calls` so far."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.failing = self.calls = 0
+        self.fails_always = False
         self._honest = linux.protect
         monkeypatch.setattr(linux, "protect", self)
 
     def __call__(self, address: int, size_bytes: int, protection: int) -> None:
         self.calls += 1
-        if self.calls == self.failing:
+        if self.calls == self.failing or self.fails_always:
             raise OSError(errno.ENOMEM, "no more mappings")
         self._honest(address, size_bytes, protection)
 

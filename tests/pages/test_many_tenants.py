@@ -23,14 +23,14 @@ OTHER = list(range(90, 90 + 2 * SIZE))
 
 def serve(host: PageHost, tenant: str, prompt: Sequence[int] = PROMPT) -> None:
     """A request of two blocks, which stay."""
-    sequence = host.client(tenant).open()
+    sequence = host.client(tenant).open(max_tokens=3 * SIZE)
     sequence.find(prompt)
     sequence.close(len(prompt))
 
 
 def found(host: PageHost, tenant: str, prompt: Sequence[int] = PROMPT) -> int:
     """Tokens that are there for it."""
-    sequence = host.client(tenant).open()
+    sequence = host.client(tenant).open(max_tokens=3 * SIZE)
     [answer] = sequence.client.ask(sequence.find_op([*prompt, 1]))
     sequence.close()
     assert isinstance(answer, wire.Paged)
@@ -70,7 +70,7 @@ def test_newcomers_evict_what_was_used_once_long_ago_and_not_what_is_used_all_th
 def test_an_eviction_costs_the_same_after_few_tenants_and_after_many() -> None:
     with page_host(blocks=16) as host:
         work = []
-        for tenants in (range(20), range(20, 320)):
+        for tenants in (range(20), range(20, 150)):
             for number in tenants:
                 serve(host, f"t{number}")
             evictions = host.seen().evictions
@@ -112,7 +112,7 @@ def test_finds_that_are_refused_make_nothing_popular(polls: int) -> None:
     with page_host(blocks=16) as host:
         for prompt in (PROMPT, OTHER):
             serve(host, "", prompt)
-        hog = host.client("hog").open()
+        hog = host.client("hog").open(max_tokens=12 * SIZE)
         hog.grow(12 * SIZE)
         before = host.picture()
         for _ in range(polls):

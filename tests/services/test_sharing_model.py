@@ -319,6 +319,7 @@ class SharingModel(Expected):
             prefix.ghosts.add(mine.client)
             mine.is_broken = True
         prefix.users.discard(mine)
+        self.emptied(mine)
 
     # --- ends and faults ------------------------------------------------------------------------------------------
 

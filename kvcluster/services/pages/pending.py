@@ -13,6 +13,7 @@ from kvcluster.services.asks import End, Find, Grow, Outcome, Publish, Shed
 from kvcluster.services.correspondence import Correspondence, Sent
 from kvcluster.services.pages.asks import Fork, PageAsk, Permute, memories_of
 from kvcluster.services.pages.sequence import SequencePages
+from kvcluster.services.sequence import MemoryState
 from kvcluster.units import ceil_div
 from kvcluster.wire import messages as wire
 from kvcluster.wire.faults import error_of
@@ -151,8 +152,9 @@ class PendingPages:
         forked = [answer for answer in answers if isinstance(answer, wire.Forked)]
         if not forked:
             for child in children:
-                child.closed()
-                self._port.forget(child)
+                if child.state is MemoryState.NEW:
+                    child.closed()
+                    self._port.forget(child)
             return
         held = memory.blocks[: ceil_div(tokens, self._port.block_tokens)]
         published, told = memory.published, memory.told

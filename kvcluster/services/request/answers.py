@@ -26,18 +26,15 @@ from kvcluster.errors import (
 from kvcluster.services.asks import End, Find, Grow, Outcome, Publish, Seal, Shed, TakeSnapshot
 from kvcluster.services.completion import Refused
 from kvcluster.services.kv_port import KvMemory
+from kvcluster.services.request import refusals
 from kvcluster.services.request.crew import Crew
 from kvcluster.services.request.generation import Generation, Phase
-from kvcluster.services.request.intake import BAD_REQUEST, TOO_LONG
 from kvcluster.services.request.margin import is_due
 from kvcluster.services.request.settings import Fallback
 from kvcluster.services.request.shared import Shared
 from kvcluster.services.request.targets import set_out
 from kvcluster.wire.messages import Welcome
 
-TOO_MANY, UNAVAILABLE = 429, 503
-DEVICE_FAILED = "device_failed"
-OUT_OF_MEMORY = "kv_memory_full"
 NOT_SHARED = (
     NotShareable | NotAllowed | OutOfBudget | NeverFits | GrantRefused | LimitReached | DriverError | Quarantined
 )
@@ -169,9 +166,7 @@ class Answers:
         if elsewhere is not None and generation.places_too_small == 1:
             self._shared.move(generation, elsewhere)
             return
-        need, capacity = error.need, error.capacity
-        sentence = f"prompt and max_tokens need {need} bytes of KV memory, and {self._owner} has {capacity} bytes"
-        self.answer(generation, Refused(BAD_REQUEST, TOO_LONG, sentence))
+        self.answer(generation, refusals.never_fits(self._owner, error))
 
     def _overflows(self, generation: Generation) -> bool:
         """One that waits is served by the other place from now on, if there is one that takes what this one refuses."""
@@ -198,22 +193,18 @@ class Answers:
             elif generation.blocked_since is None:
                 generation.blocked_since = now
         if generation.blocked_since is not None and now >= generation.blocked_since + self._quarantine_wait_s:
-            self.answer(generation, Refused(UNAVAILABLE, DEVICE_FAILED, self._blocked(need_bytes, refusal)))
+            waited_s = self._quarantine_wait_s
+            self.answer(generation, refusals.blocked(self._owner, need_bytes, refusal, waited_s=waited_s))
         else:
             self._wait(generation, refusal, now)
 
     def _are_too_many(self, crew: Crew, refusal: OutOfBudget) -> bool:
         """Whether its beams hold all that there is and lack a block: to begin again would lead to the same."""
         need_bytes = (crew.count_blocks() + 1) * self._block_bytes
-        left_bytes = refusal.capacity - refusal.quarantined
-        if need_bytes <= left_bytes:
+        if need_bytes <= refusal.capacity - refusal.quarantined:
             return False
-        sentence = (
-            f"the beams need {need_bytes} bytes of KV memory together, and the host pages have {left_bytes} bytes"
-        )
         self._shared.ending += self.disband(crew)
-        never = need_bytes > refusal.capacity
-        self.answer(crew.lead, Refused(*((BAD_REQUEST, TOO_LONG) if never else (UNAVAILABLE, DEVICE_FAILED)), sentence))
+        self.answer(crew.lead, refusals.too_many_beams(self._owner, need_bytes, refusal))
         return True
 
     def _is_turned_away(self, generation: Generation, refusal: OutOfBudget) -> bool:
@@ -221,12 +212,7 @@ class Answers:
         refuses = self._shared.settings.fallback is Fallback.REFUSE
         if not refuses or generation.phase is not Phase.WAITING or generation.cached is not None or generation.emitted:
             return False
-        retry_after_s = refusal.retry_after_s
-        sentence = (
-            f"{self._owner} has {refusal.free} bytes of KV memory free and the request needs {refusal.need} to begin: "
-            f"ask again in {retry_after_s:.1f} s"
-        )
-        self.answer(generation, Refused(TOO_MANY, OUT_OF_MEMORY, sentence, retry_after_s))
+        self.answer(generation, refusals.come_back(self._owner, refusal))
         return True
 
     def _wait(self, generation: Generation, refusal: OutOfBudget, now: float) -> None:
@@ -236,13 +222,6 @@ class Answers:
             generation.ask_again_at = min(generation.ask_again_at, generation.blocked_since + self._quarantine_wait_s)
         if generation.phase is Phase.RUNNING:
             generation.refusal = refusal
-
-    def _blocked(self, need_bytes: int, refusal: OutOfBudget) -> str:
-        return (
-            f"the request needs {need_bytes} bytes at once, and {refusal.quarantined} of {self._owner}'s "
-            f"{refusal.capacity} bytes could not be taken back: they stay charged until the processes that may "
-            f"still use them end, and none did in {self._quarantine_wait_s:.0f} s"
-        )
 
     def failed(self, generation: Generation, error: KvClusterError) -> None:
         """The device or this process could not do it: again in a while, but not for ever."""
@@ -273,8 +252,7 @@ class Answers:
         generation.tries += 1
         if generation.tries < self._shared.settings.most_tries:
             return False
-        sentence = f"{self._owner} gave no memory in {generation.tries} tries, the last time because {error}"
-        self.answer(generation, Refused(UNAVAILABLE, DEVICE_FAILED, sentence))
+        self.answer(generation, refusals.gave_none(self._owner, generation.tries, error))
         return True
 
     def answer(self, generation: Generation, refused: Refused) -> None:

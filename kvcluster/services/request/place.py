@@ -36,7 +36,7 @@ def open_places(
     ports = [device] if pages is None else [device, pages]
     shares = [Shared(model.geometry, model.dtype, settings, shape_at(port, model, settings)) for port in ports]
     for shared in shares:
-        shared.rosters, shared.tally = [each.roster for each in shares], shares[0].tally
+        shared.places, shared.tally = shares, shares[0].tally
     moves = None
     if pages is not None and settings.fallback is Fallback.HOST:
         shares[0].elsewhere, shares[1].elsewhere, shares[0].overflow = shares[1], shares[0], shares[1]

@@ -8,7 +8,6 @@ of submission. Both lists are sorted at every moment but one: when the device's 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
 
 from kvcluster.services.request.generation import Generation, Phase
 
@@ -63,10 +62,6 @@ class Roster:
         """The device gave arrival numbers: everybody to the place of its age."""
         self.waiting.sort(key=_age)
         self.running.sort(key=_age)
-
-    def asking(self) -> Iterator[Generation]:
-        """Those that wait, and whose memory's owner has yet to answer."""
-        return (generation for generation in self.waiting if generation.memory and generation.memory.in_flight)
 
     def of(self, key: int) -> tuple[Generation, ...]:
         """Those of the request with this key that are not over."""

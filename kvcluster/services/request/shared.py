@@ -15,7 +15,7 @@ from kvcluster.geometry.residency import Shape
 from kvcluster.index.token_chain import packed
 from kvcluster.services.asks import End
 from kvcluster.services.kv_port import KvMemory
-from kvcluster.services.request.generation import Generation
+from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.publications import Publications
 from kvcluster.services.request.roster import Roster
 from kvcluster.services.request.settings import RequestSettings
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Shared:
     """One place's state but for the frame in flight. `ending` are memories that are to be given back.
 
-    `tally` and `rosters` are those of all places of the service. `elsewhere` is the other place, where it takes what
+    `tally` is that of all `places` of the service. `elsewhere` is the other place, where it takes what
     never fits here; `overflow` is that of what this one refuses for now, and `flee` takes there what is preempted here,
     with what it computed.
     """
@@ -42,7 +42,7 @@ class Shared:
     shape: Shape
     reserved_bytes: int = 0  # address of the memories that have an owner
     roster: Roster = field(default_factory=Roster)
-    rosters: Sequence[Roster] = ()
+    places: Sequence[Shared] = ()
     tally: Tally = field(default_factory=Tally)
     worth: Worth = field(init=False)
     owners: dict[KvMemory, Generation] = field(default_factory=dict)
@@ -58,9 +58,9 @@ class Shared:
     @property
     def free_seats(self) -> int:
         """How many more generations may run, in whichever place: who asks to be admitted has a seat already."""
-        rosters = self.rosters or (self.roster,)
-        seated = [generation for roster in rosters for generation in (*roster.running, *roster.asking())]
-        return self.settings.max_num_seqs - sum(generation.seats for generation in seated)
+        owners = (each for place in self.places or (self,) for each in place.owners.items())
+        seated = (owner.seats for memory, owner in owners if owner.phase is Phase.RUNNING or memory.in_flight)
+        return self.settings.max_num_seqs - sum(seated)
 
     def own(self, generation: Generation, memory: KvMemory) -> None:
         generation.memory = memory

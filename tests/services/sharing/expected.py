@@ -58,6 +58,12 @@ class Expected(RuleBasedStateMachine):
             self.quarantine[mine.client] = self.quarantine.get(mine.client, 0) + len(gone)
         if mine.writing and all_windows(mine.shape, mine.writing.base, mine.writing.windows) - mine.own:
             self.unplan(mine)
+        self.emptied(mine)
+
+    def emptied(self, mine: Mine) -> None:
+        """Whoever holds nothing any more is to publish nothing."""
+        if not mine.own and not mine.uses:
+            self.claimed = {key: claimer for key, claimer in self.claimed.items() if claimer is not mine}
 
     def committed(self, mine: Mine, runs: tuple[wire.Run, ...], missing: set[Window]) -> None:
         """The newest handles of the last ticket back these runs, in order."""
