@@ -24,6 +24,7 @@ from kvcluster.memory.shared_prefix import SharedPrefix
 from kvcluster.services.books import Books, request_account
 from kvcluster.services.device_settings import MemorySettings
 from kvcluster.services.finding import Finder
+from kvcluster.services.listing import end_claim
 from kvcluster.services.opening import Opening, most_bytes_of
 from kvcluster.services.pressure import Pressure
 from kvcluster.services.queue import Queue
@@ -159,14 +160,12 @@ class DeviceMemory:
         stays is found by its tokens.
 
         Raises:
-            NotAllowed: another number of ids was told, these are none, or too many with them. Nothing changed.
-            UnknownRequest: nothing changed.
+            NotAllowed (another number of ids was told, these are none or too many), UnknownRequest: nothing changed.
         """
         reservation = self.reservation(request)
         if retain_tokens:
-            before, most_tokens = reservation.token_ids, reservation.range_map.max_tokens
-            self.told.put(reservation, continued(reservation, told_tokens, token_ids, most_tokens=most_tokens))
-            work.txn.doing("tokens told", 0, undo=lambda _: self.told.put(reservation, before))
+            all_ids = continued(reservation, told_tokens, token_ids, most_tokens=reservation.range_map.max_tokens)
+            self.told.complete(reservation, all_ids, work)
         work.retain_tokens, work.is_ended = retain_tokens, True
         planned = self.sharing.retain(reservation, work) if retain_tokens else None
         work.after.append(lambda: self._end(reservation, planned, retain_tokens))
@@ -272,7 +271,7 @@ class DeviceMemory:
         else:
             self.books.isolate(reservation, handles)
             reservation.quarantine()
-        self.sharing.emptied(reservation)
+        end_claim(self.books, reservation)
         self.queue.weigh(reservation)
 
     def _end(self, reservation: Reservation, retained: SharedPrefix | None = None, retain_tokens: int = 0) -> None:

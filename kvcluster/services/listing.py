@@ -43,6 +43,15 @@ def listed_alike(books: Books, reservation: Reservation, extent: Extent) -> int 
     return None
 
 
+def end_claim(books: Books, reservation: Reservation) -> None:
+    """Windows of it went: one that has none any more computes nothing, and nobody waits for it to publish that.
+
+    When it looks again it may be told to once more (`services.finding`).
+    """
+    if not reservation.own.count and not reservation.uses:
+        books.index.ended(reservation.request)
+
+
 def listable_tokens(shape: Shape, extent: Extent) -> int:
     """How many tokens a prefix is found by: all, or those before a window that it lacks (a hole, a bulk handle)."""
     if extent.windows == shape.shared_windows(extent.tokens):

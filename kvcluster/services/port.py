@@ -23,6 +23,7 @@ from kvcluster.ids import GrantId, RequestId
 from kvcluster.index.token_chain import packed
 from kvcluster.mapping.address_range import open_range
 from kvcluster.services import encoding
+from kvcluster.services.ask_checks import check, check_room, check_written, refusal_of
 from kvcluster.services.asks import (
     Ask,
     AskGrant,
@@ -38,11 +39,7 @@ from kvcluster.services.asks import (
     Shed,
     Spend,
     TakeSnapshot,
-    check,
-    check_room,
-    check_written,
     load_of,
-    refusal_of,
 )
 from kvcluster.services.correspondence import Correspondence, Sent, Traffic
 from kvcluster.services.departures import Departures, is_over

@@ -251,8 +251,8 @@ class SequenceMemory:
         The whole granules of the first `retain_tokens` tokens stay on the device, for whoever joins them, until their
         memory is needed: returns the newest prefix that stays, with its own tokens, which may be fewer. A prefix that
         was used here stays if it lies wholly inside so many tokens; a longer one, only as long as others use it. With
-        rings only what was published stays. `token_ids` are those that follow what the last `find` that succeeded was
-        told, from the first token on where none did: with them all of it is found by its tokens.
+        rings only what was published stays. `token_ids` follow what the last `find` that succeeded was told: with them
+        all of it is found by its tokens.
 
         Raises:
             ValueError: more tokens are to be retained than are there. Nothing changed.

@@ -23,7 +23,7 @@ from kvcluster.memory.reservation import Reservation, ReservationState, Use
 from kvcluster.memory.shared_prefix import Extent, Part, PrefixState, SharedPrefix, no_such_prefix
 from kvcluster.services.books import Books
 from kvcluster.services.joinable import check_shareable, joinable, lies_inside, shared_groups, tokens_of
-from kvcluster.services.listing import list_prefix, listed_alike
+from kvcluster.services.listing import end_claim, list_prefix, listed_alike
 from kvcluster.services.queue import Queue
 from kvcluster.services.work import Work
 
@@ -197,14 +197,6 @@ class Sharing:
         prefix.is_kept = True
         self._books.booked(self._prefixes.settle(prefix))
 
-    def emptied(self, reservation: Reservation) -> None:
-        """Windows of it went: one that holds and uses nothing any more is not waited for to publish what it computed.
-
-        It computes nothing either; when it looks again it may be told once more (`services.finding`).
-        """
-        if not reservation.own.count and not reservation.uses:
-            self._books.index.ended(reservation.request)
-
     def haunt(self, reservation: Reservation) -> None:
         """The request ends without leaving its prefixes: its process may have them mapped until it is gone."""
         self.give_up(reservation)
@@ -303,5 +295,5 @@ class Sharing:
         self._books.booked(self._prefixes.part(prefix, request))
         reach(Failpoint.DEVICE_LEFT)
         self._books.drain_finished(prefix)
-        self.emptied(reservation)
+        end_claim(self._books, reservation)
         self._queue.weigh(reservation)

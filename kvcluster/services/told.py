@@ -36,8 +36,12 @@ class ToldIds:
 
     def tell(self, teller: Teller, token_ids: bytes, work: Work) -> None:
         """These are its ids from now on, unless the group is undone. Raises as `check_room`; nothing changed."""
+        self.check_room(teller.request.session, len(token_ids) - len(teller.token_ids))
+        self.complete(teller, token_ids, work)
+
+    def complete(self, teller: Teller, token_ids: bytes, work: Work) -> None:
+        """The same of one that ends in this group, however many there are then."""
         before = teller.token_ids
-        self.check_room(teller.request.session, len(token_ids) - len(before))
         self.put(teller, token_ids)
         work.txn.doing("tokens told", 0, undo=lambda _: self.put(teller, before))
 

@@ -14,14 +14,13 @@ from transformers import AutoModelForCausalLM
 
 from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
-from kvcluster.services.completion import Completion, CompletionRequest, Refused
-from tests.request.test_prefix_cache import answer, asked, prompt
+from kvcluster.services.completion import Completion, Refused
+from tests.request.asking import BEAM_TOKENS, answer, asked, prompt, texts, wide
 from tests.request.world import World
 
 Worlds = Callable[..., World]
 Greedy = Callable[[tuple[int, ...], int], list[int]]
 Beams = Callable[..., list[str]]
-TOKENS = 14
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def beams_of(folder: Path, tokenizer: Tokenizer) -> Beams:
     reference.generation_config.eos_token_id = None
 
     @cache
-    def found(ids: tuple[int, ...], width: int, length_penalty: float = 1.0, tokens: int = TOKENS) -> list[str]:
+    def found(ids: tuple[int, ...], width: int, length_penalty: float = 1.0, tokens: int = BEAM_TOKENS) -> list[str]:
         batch = torch.tensor([ids])
         said = reference.generate(
             batch,
@@ -47,16 +46,6 @@ def beams_of(folder: Path, tokenizer: Tokenizer) -> Beams:
     return found
 
 
-def wide(ids: tuple[int, ...], width: int, **more: Any) -> CompletionRequest:
-    request: dict[str, Any] = {"max_tokens": TOKENS, "ignore_eos": True, "use_beam_search": True, "n": width, **more}
-    return CompletionRequest(ids, **request)
-
-
-def texts(completion: object) -> list[str]:
-    assert isinstance(completion, Completion)
-    return [choice.text for choice in completion.choices]
-
-
 @pytest.mark.parametrize("width", [1, 2, 3, 5])
 @pytest.mark.parametrize("length", [3, 15, 16, 17])
 def test_beams_are_those_of_transformers(worlds: Worlds, beams_of: Beams, width: int, length: int) -> None:
@@ -64,7 +53,7 @@ def test_beams_are_those_of_transformers(worlds: Worlds, beams_of: Beams, width:
     ids = prompt(1, length)
     said = answer(world, world.open(), wide(ids, width))
     assert texts(said) == beams_of(ids, width)
-    assert said.completion_tokens == width * TOKENS
+    assert said.completion_tokens == width * BEAM_TOKENS
 
 
 @pytest.mark.parametrize("early_stopping", [False, True])
@@ -83,7 +72,7 @@ def test_beams_that_end_are_those_of_transformers(
         num_return_sequences=3,
         length_penalty=length_penalty,
         early_stopping=early_stopping,
-        max_new_tokens=TOKENS,
+        max_new_tokens=BEAM_TOKENS,
         eos_token_id=sorted(ends),
         pad_token_id=1,
     )

@@ -18,8 +18,7 @@ from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 from kvcluster.testing.faulty_driver import FaultyDriver, failing_every, failing_named, never
 from tests.pages.test_faults import Protection
 from tests.pages.test_faults import protection as protection
-from tests.request.test_beams import texts, wide
-from tests.request.test_prefix_cache import TOKENS, answer, asked, prompt
+from tests.request.asking import TOKENS, answer, asked, prompt, texts, wide
 from tests.request.world import World
 
 Worlds = Callable[..., World]

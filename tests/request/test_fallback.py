@@ -10,7 +10,7 @@ from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
 from kvcluster.services.completion import Completion, Refused
 from kvcluster.services.request.settings import Fallback
-from tests.request.test_prefix_cache import Counting, asked, prompt
+from tests.request.asking import Counting, asked, prompt
 from tests.request.world import World
 
 Worlds = Callable[..., World]

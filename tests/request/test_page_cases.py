@@ -10,8 +10,7 @@ from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
 from kvcluster.services.completion import Completion, Refused
 from kvcluster.services.request.settings import Fallback
-from tests.request.test_beams import texts, wide
-from tests.request.test_prefix_cache import TOKENS, Counting, answer, asked, prompt
+from tests.request.asking import TOKENS, Counting, answer, asked, prompt, texts, wide
 from tests.request.world import GRANULE_BYTES, World
 
 Worlds = Callable[..., World]
@@ -65,20 +64,6 @@ def test_an_empty_prompt_is_refused_and_the_next_one_is_served(paged: World) -> 
     service = paged.open(fallback=Fallback.HOST)
     results = paged.run(service, {1: asked(()), 2: wide((), 2), 3: asked(prompt(19, 10))})
     assert [type(results[key]) for key in (1, 2, 3)] == [Refused, Refused, Completion]
-
-
-@pytest.mark.parametrize("steps", range(7))
-def test_a_key_that_is_used_again_while_its_first_request_ends_mixes_nothing(
-    paged: World, greedy: Greedy, tokenizer: Tokenizer, steps: int
-) -> None:
-    service = paged.open(fallback=Fallback.HOST, prefill_chunk_tokens=32)
-    first, second = prompt(20, 70), (*prompt(20, 64), *prompt(21, 12))
-    service.submit(1, asked(first))
-    for _ in range(steps):
-        service.step()
-    service.cancel(1)
-    service.step()
-    assert answer(paged, service, asked(second)).text == tokenizer.decode(greedy(second, TOKENS))
 
 
 @pytest.mark.parametrize("steps", range(9))

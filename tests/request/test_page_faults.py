@@ -28,8 +28,7 @@ from kvcluster.services.request.settings import Fallback
 from kvcluster.testing.faulty_driver import FaultyDriver, failing, never
 from kvcluster.testing.invariants import assert_ledger_balances
 from kvcluster.testing.tidy_driver import TidyDriver
-from tests.request.test_beams import wide
-from tests.request.test_prefix_cache import asked, prompt
+from tests.request.asking import asked, prompt, wide
 from tests.request.world import Results, World
 
 Requests = dict[int, CompletionRequest]

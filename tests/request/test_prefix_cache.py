@@ -3,56 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pytest
-import torch
 
-from kvcluster.engine.batch import Slice
 from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
-from kvcluster.services.completion import Completion, CompletionRequest, Refused
-from kvcluster.services.request import RequestService
+from kvcluster.services.completion import Completion, Refused
+from kvcluster.services.request.settings import Fallback
+from tests.request.asking import GRANULE_TOKENS, TOKENS, Counting, answer, asked, joined, prompt
 from tests.request.world import Results, World
 
 Worlds = Callable[..., World]
 Greedy = Callable[[tuple[int, ...], int], list[int]]
-GRANULE_TOKENS = 8
-TOKENS = 12
-
-
-def prompt(seed: int, length: int) -> tuple[int, ...]:
-    return tuple(2 + (seed * 31 + 17 * j + j * j * (seed + 1)) % 500 for j in range(length))
-
-
-def asked(ids: tuple[int, ...], max_tokens: int = TOKENS, **more: object) -> CompletionRequest:
-    return CompletionRequest(ids, **{"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, **more})  # type: ignore[arg-type]
-
-
-def joined(common: int, length: int) -> int:
-    """What a prompt of so many tokens joins of a common beginning: whole granules, and never its last token."""
-    return min(common // GRANULE_TOKENS * GRANULE_TOKENS, length - 1)
-
-
-def answer(world: World, service: RequestService, request: CompletionRequest) -> Completion:
-    [result] = world.run(service, {1: request}).values()
-    assert isinstance(result, Completion)
-    return result
-
-
-class Counting:
-    """A model that counts the tokens that it computes."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self.tokens = 0
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._model, name)
-
-    def forward(self, slices: Sequence[Slice]) -> torch.Tensor:
-        self.tokens += sum(len(piece.token_ids) for piece in slices)
-        return self._model.forward(slices)
 
 
 @pytest.mark.parametrize("common", [*range(1, 20), 31, 32, 33, 64])
@@ -244,12 +207,13 @@ def test_an_empty_prompt_is_refused_and_the_next_one_is_served(worlds: Worlds) -
     assert isinstance(results[2], Completion)
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("memory", [{"granules": 100}, {"granules": 1, "blocks": 200}], ids=["device", "pages"])
+@pytest.mark.parametrize("steps", range(7))
 def test_a_key_that_is_used_again_while_its_first_request_ends_mixes_nothing(
-    worlds: Worlds, greedy: Greedy, tokenizer: Tokenizer, steps: int
+    worlds: Worlds, greedy: Greedy, tokenizer: Tokenizer, steps: int, memory: dict[str, int]
 ) -> None:
-    world = worlds(granules=100)
-    service = world.open(prefill_chunk_tokens=32)
+    world = worlds(**memory)
+    service = world.open(fallback=Fallback.HOST, prefill_chunk_tokens=32)
     first, second = prompt(20, 70), (*prompt(20, 64), *prompt(21, 12))
     service.submit(1, asked(first))
     for _ in range(steps):

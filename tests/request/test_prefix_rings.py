@@ -21,7 +21,7 @@ from kvcluster.services.request import RequestService
 from kvcluster.services.request.settings import Fallback
 from kvcluster.services.sequence import SequenceSpec
 from kvcluster.testing.models import make_model
-from tests.request.test_prefix_cache import Counting, answer, asked, prompt
+from tests.request.asking import Counting, answer, asked, prompt
 from tests.request.world import World
 
 Greedy = Callable[[tuple[int, ...], int], list[int]]

@@ -9,7 +9,7 @@ import pytest
 from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
 from kvcluster.services.completion import Refused
-from tests.request.test_prefix_cache import GRANULE_TOKENS, TOKENS, Counting, answer, asked, prompt
+from tests.request.asking import GRANULE_TOKENS, TOKENS, Counting, answer, asked, prompt
 from tests.request.world import World
 
 Worlds = Callable[..., World]

@@ -16,8 +16,7 @@ from kvcluster.services.pages.sequence import SequencePages
 from kvcluster.services.request.intake import TOO_LONG
 from kvcluster.services.request.settings import Fallback
 from kvcluster.services.sequence import SequenceSpec
-from tests.request.test_beams import texts, wide
-from tests.request.test_prefix_cache import answer, asked, prompt
+from tests.request.asking import answer, asked, prompt, texts, wide
 from tests.request.world import World
 
 Worlds = Callable[..., World]

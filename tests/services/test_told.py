@@ -107,10 +107,11 @@ class Sender:
 
 def test_ids_are_counted_exactly_whatever_is_told_undone_and_ended() -> None:
     told, one, two, other = ToldIds(), Sender("s", 1), Sender("s", 2), Sender("t", 1)
-    undone = Work()
-    with undone.txn:
-        told.tell(one, bytes(400), undone)
-    assert (one.token_ids, told.bytes_of("s")) == (b"", 0)
+    for verb in (told.tell, told.complete):
+        undone = Work()
+        with undone.txn:
+            verb(one, bytes(400), undone)
+        assert (one.token_ids, told.bytes_of("s")) == (b"", 0)
     for sender, size in ((one, 400), (two, 40), (other, 8), (one, 100)):
         kept = Work()
         with kept.txn:

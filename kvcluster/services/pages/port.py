@@ -17,6 +17,7 @@ from kvcluster.geometry.layout import Layout, group_layouts
 from kvcluster.ids import RequestId
 from kvcluster.index.token_chain import count_of
 from kvcluster.paged.store import PageStore
+from kvcluster.services.ask_checks import check_load, check_room, check_token_ids
 from kvcluster.services.asks import (
     Ask,
     End,
@@ -26,9 +27,6 @@ from kvcluster.services.asks import (
     Outcome,
     Publish,
     Shed,
-    check_load,
-    check_room,
-    check_token_ids,
 )
 from kvcluster.services.correspondence import Correspondence, Traffic
 from kvcluster.services.encoding import close_operation, key_of
