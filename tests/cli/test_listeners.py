@@ -20,6 +20,7 @@ sys.exit(7)
 
 INTERRUPTED = """
 import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 class Finder:
     def find_spec(self, name, path=None, target=None):
         if name == "kvcluster.cli.main":
