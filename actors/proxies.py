@@ -24,7 +24,7 @@ from kvcluster.errors import DeviceUnreachable
 from kvcluster.ids import new_session
 from kvcluster.services.imports import Imports
 from kvcluster.services.port import DevicePort
-from kvcluster.wire.messages import Reclaim
+from kvcluster.wire.socket import Reclaim
 
 F = TypeVar("F")
 P = TypeVar("P")

@@ -20,7 +20,8 @@ from kvcluster.attach.redemption import Take, redeem_all
 from kvcluster.attach.sockets import close_all, is_hung_up
 from kvcluster.ids import ImportKey
 from kvcluster.wire.faults import raise_fault
-from kvcluster.wire.messages import Fault, Hello, Push, Redeem, Welcome
+from kvcluster.wire.messages import Fault
+from kvcluster.wire.socket import Hello, Push, Redeem, Welcome
 
 __all__ = ["AttachClient", "open_attach_client"]
 

@@ -12,7 +12,8 @@ from kvcluster.attach.sockets import receive
 from kvcluster.errors import BadFrame, KvClusterError
 from kvcluster.wire.codec import decode_socket, encode
 from kvcluster.wire.faults import fault_of
-from kvcluster.wire.messages import Message, NotHanded, Push, SocketMessage
+from kvcluster.wire.messages import Message
+from kvcluster.wire.socket import NotHanded, Push, SocketMessage
 
 
 class Connection:

@@ -12,7 +12,7 @@ import threading
 
 from kvcluster.attach.sockets import send
 from kvcluster.wire.codec import encode
-from kvcluster.wire.messages import Heartbeat
+from kvcluster.wire.socket import Heartbeat
 
 
 class Heartbeats:

@@ -26,7 +26,8 @@ from kvcluster.attach.sockets import (
 )
 from kvcluster.errors import BadFrame, DeviceUnreachable, LimitReached
 from kvcluster.wire.codec import decode_socket, encode
-from kvcluster.wire.messages import Message, Push, SocketMessage
+from kvcluster.wire.messages import Message
+from kvcluster.wire.socket import Push, SocketMessage
 
 _SHORTEST_S = 0.001  # the kernel takes a send timeout of 0 for "for ever"
 

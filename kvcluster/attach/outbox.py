@@ -20,7 +20,7 @@ from kvcluster.attach.protocol import Descriptors, HandedHandle
 from kvcluster.attach.sockets import close_all, send
 from kvcluster.errors import LimitReached
 from kvcluster.wire.codec import encode
-from kvcluster.wire.messages import MOST_FORGOTTEN, Forget, Handed, Push, Reclaim
+from kvcluster.wire.socket import MOST_FORGOTTEN, Forget, Handed, Push, Reclaim
 
 Export = Callable[[int], Descriptors]
 """Makes the descriptors of a ticket's next piece, from a handle on."""

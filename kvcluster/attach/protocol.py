@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvcluster.ids import ImportKey
-from kvcluster.wire.messages import Hello, Push, Welcome
+from kvcluster.wire.socket import Hello, Push, Welcome
 
 REPLY_TIMEOUT_S = 60.0  # for a frame's reply and for a redemption alike: both may wait for the device's one lock
 

@@ -16,7 +16,8 @@ from kvcluster.attach.sockets import close_all
 from kvcluster.errors import LimitReached
 from kvcluster.ids import ImportKey
 from kvcluster.wire.faults import raise_fault
-from kvcluster.wire.messages import Fault, Handed, NotHanded
+from kvcluster.wire.messages import Fault
+from kvcluster.wire.socket import Handed, NotHanded
 
 Take = Callable[[HandedHandle], object]
 """Called with a handle of the ticket; its descriptor, where one came, is closed afterwards."""

@@ -22,7 +22,7 @@ from kvcluster.attach.sockets import open_pidfd, peer_of
 from kvcluster.errors import BadFrame, KvClusterError, NotAllowed
 from kvcluster.ids import ImportKey
 from kvcluster.wire.faults import fault_of
-from kvcluster.wire.messages import Heartbeat, Hello, Redeem, SocketMessage
+from kvcluster.wire.socket import Heartbeat, Hello, Redeem, SocketMessage
 
 HELLO_TIMEOUT_S = 10.0
 

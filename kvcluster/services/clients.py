@@ -16,7 +16,7 @@ from kvcluster.services.device_settings import DeviceSettings
 from kvcluster.services.pressure import Pressure
 from kvcluster.services.pushes import Pushes
 from kvcluster.services.sessions import EndedNames, Session, SessionState
-from kvcluster.wire.messages import Hello, Welcome
+from kvcluster.wire.socket import Hello, Welcome
 
 
 class Owner(Protocol):

@@ -21,7 +21,7 @@ from kvcluster.services.frame_service import FrameService
 from kvcluster.services.handing import exported
 from kvcluster.services.operations import Operations
 from kvcluster.services.statistics import DeviceStatistics
-from kvcluster.wire.messages import Welcome
+from kvcluster.wire.socket import Welcome
 
 __all__ = ["DeviceService", "DeviceSettings"]
 

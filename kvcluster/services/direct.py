@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvcluster.driver.protocol import PhysicalHandle
-from kvcluster.wire.messages import Reclaim
+from kvcluster.wire.socket import Reclaim
 
 if TYPE_CHECKING:
     from kvcluster.services.device import DeviceService

@@ -31,6 +31,7 @@ from kvcluster.services.work import Work
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_frame, encode, groups
 from kvcluster.wire.faults import fault_of
+from kvcluster.wire.socket import Hello, Push, Welcome
 
 
 class Performer(Protocol):
@@ -47,7 +48,7 @@ class FrameService:
         performer: Performer,
         settings: DeviceSettings,
         *,
-        welcome: Callable[[], wire.Welcome],
+        welcome: Callable[[], Welcome],
         clock: Callable[[], float],
     ) -> None:
         self._performer = performer
@@ -118,7 +119,7 @@ class FrameService:
 
     # --- clients: attach.server.SessionEvents, but for redemptions -------------------------------------------------
 
-    def hello(self, hello: wire.Hello, *, pid: int) -> wire.Welcome:
+    def hello(self, hello: Hello, *, pid: int) -> Welcome:
         """A client is here, in process `pid`.
 
         Raises:
@@ -159,12 +160,12 @@ class FrameService:
         """Whether somebody is to be told something. Takes no lock."""
         return self._clients.pushes.has_any
 
-    def pushes(self, session: str) -> tuple[wire.Push, ...]:
+    def pushes(self, session: str) -> tuple[Push, ...]:
         """What this session is to be told unasked, once; nothing for one that is not known."""
         with self._turns.looking:
             return self._clients.pushes.drain(session)
 
-    def all_pushes(self) -> tuple[tuple[str, wire.Push], ...]:
+    def all_pushes(self) -> tuple[tuple[str, Push], ...]:
         """The same for every session. Takes no lock where there is nothing."""
         if not self._clients.pushes.has_any:
             return ()

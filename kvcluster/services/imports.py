@@ -17,7 +17,7 @@ from kvcluster.driver.limits import descriptor_room
 from kvcluster.driver.protocol import Driver, PhysicalHandle
 from kvcluster.errors import DeviceUnreachable, DriverError
 from kvcluster.ids import ImportKey
-from kvcluster.wire.messages import MOST_KNOWN, Forget, Reclaim
+from kvcluster.wire.socket import MOST_KNOWN, Forget, Reclaim
 
 
 def most_kept(descriptors: int) -> int:

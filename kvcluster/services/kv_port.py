@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kvcluster.services.asks import Ask, Load, Outcome
     from kvcluster.services.correspondence import Traffic
     from kvcluster.services.sequence import MemoryState, SequenceSpec
-    from kvcluster.wire import messages as wire
+    from kvcluster.wire.socket import Reclaim, Welcome
 
 
 class KvMemory(Protocol):
@@ -72,7 +72,7 @@ class PendingFrame(Protocol):
 class KvPort(Protocol):
     """One session with one owner of memory. For one thread."""
 
-    welcome: wire.Welcome
+    welcome: Welcome
     quarantined_bytes: int
 
     @property
@@ -95,7 +95,7 @@ class KvPort(Protocol):
     def tend(self) -> tuple[Outcome, ...]:
         """Give back what waited for work to end."""
 
-    def pushes(self) -> tuple[wire.Reclaim, ...]:
+    def pushes(self) -> tuple[Reclaim, ...]:
         """What the owner demands back."""
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ from kvcluster.services.port import DevicePort
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 from kvcluster.services.statistics import DeviceStatistics
 from kvcluster.units import KIB, parse_bytes
-from kvcluster.wire.messages import Hello
+from kvcluster.wire.socket import Hello
 
 _GRANULE_BYTES = 64 * KIB  # of a host device
 

@@ -50,6 +50,7 @@ from kvcluster.services.snapshots import boundary_of
 from kvcluster.services.taken_back import TakenBack
 from kvcluster.services.transport import Transport
 from kvcluster.wire import messages as wire
+from kvcluster.wire.socket import Reclaim, Welcome
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +64,7 @@ class DevicePort:
     `computes_on` is the torch device of its memory, where that is not the CPU's.
     """
 
-    def __init__(self, session: str, welcome: wire.Welcome, driver: Driver, transport: Transport) -> None:
+    def __init__(self, session: str, welcome: Welcome, driver: Driver, transport: Transport) -> None:
         self.session = session
         self.welcome = welcome
         self.driver = driver
@@ -138,7 +139,7 @@ class DevicePort:
         """The most that a frame, or its reply, says for it."""
         return load_of(ask)
 
-    def pushes(self) -> tuple[wire.Reclaim, ...]:
+    def pushes(self) -> tuple[Reclaim, ...]:
         """What the device demands back since the last call. Never waits."""
         return self.transport.pushes()
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvcluster.ids import HandleId
 from kvcluster.services.pressure import Pressure
 from kvcluster.services.sessions import Session
-from kvcluster.wire.messages import MOST_FORGOTTEN, Forget, Push, Reclaim
+from kvcluster.wire.socket import MOST_FORGOTTEN, Forget, Push, Reclaim
 
 
 class Pushes:

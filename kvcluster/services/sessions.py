@@ -19,7 +19,7 @@ from kvcluster.memory.handle import Handle
 from kvcluster.services.tickets import Share, Tickets
 from kvcluster.states import State, moved
 from kvcluster.units import MIB
-from kvcluster.wire.messages import MOST_KNOWN
+from kvcluster.wire.socket import MOST_KNOWN
 
 
 class SessionState(State):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kvcluster.driver.protocol import PhysicalHandle
-from kvcluster.wire.messages import Reclaim
+from kvcluster.wire.socket import Reclaim
 
 
 class PendingReply(Protocol):

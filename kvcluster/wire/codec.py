@@ -21,7 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from kvcluster.errors import BadFrame
 from kvcluster.units import KIB, MIB
-from kvcluster.wire.messages import MOST_TOKENS, VERSION, Frame, Message, Open, Operation, Reply, SocketMessage
+from kvcluster.wire.messages import MOST_TOKENS, VERSION, Frame, Message, Open, Operation, Reply
+from kvcluster.wire.socket import SocketMessage
 
 MAX_FRAME_BYTES = 4 * MIB
 MAX_SOCKET_BYTES = 64 * KIB  # below what one packet of a unix socket holds by default (208 KiB)

@@ -15,9 +15,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from kvcluster.wire.base import Count, Name, Positive
+from kvcluster.wire.base import MOST_TOKENS as MOST_TOKENS
+from kvcluster.wire.base import Count, Name, Positive, Root, TokenIds
 from kvcluster.wire.base import Message as Message
 from kvcluster.wire.base import RequestKey as RequestKey
+from kvcluster.wire.base import Run as Run
 from kvcluster.wire.pages import Drop as Drop
 from kvcluster.wire.pages import Fork as Fork
 from kvcluster.wire.pages import Forked as Forked
@@ -26,23 +28,18 @@ from kvcluster.wire.pages import Permute as Permute
 from kvcluster.wire.pages import Permuted as Permuted
 from kvcluster.wire.pages import Share as Share
 from kvcluster.wire.pages import Shared as Shared
+from kvcluster.wire.prefixes import Find as Find
+from kvcluster.wire.prefixes import Found as Found
+from kvcluster.wire.prefixes import Join as Join
+from kvcluster.wire.prefixes import Joined as Joined
+from kvcluster.wire.prefixes import Leave as Leave
+from kvcluster.wire.prefixes import Left as Left
+from kvcluster.wire.prefixes import Publish as Publish
+from kvcluster.wire.prefixes import Published as Published
+from kvcluster.wire.prefixes import Seal as Seal
+from kvcluster.wire.prefixes import Sealed as Sealed
 
 VERSION = 1
-MOST_KNOWN = 1_024  # imports that a client names in one redemption
-MOST_FORGOTTEN = 2_048  # handles in one message: some 40 KB at most
-MOST_TOKENS = 262_144  # whose ids one operation names: 1 MiB of a frame's 4
-
-TokenIds = Annotated[bytes, Field(max_length=4 * MOST_TOKENS)]  # uint32, little-endian: `index.token_chain`
-Root = Annotated[bytes, Field(max_length=32)]
-
-
-class Run(Message):
-    """Windows [start, start + count) of one fragment of one group."""
-
-    group: Count
-    fragment: Count
-    start: Count
-    count: Positive
 
 
 class Group(Message):
@@ -74,17 +71,6 @@ class Open(Message):
     tenant: Annotated[str, Field(max_length=64)] = ""
     shareable_tokens: Count = 0
     cache_root: Root = b""
-
-
-class Find(Message):
-    """Join the longest known prefix of these tokens, which are the request's from now on; costs no bytes.
-
-    First in its group, of a request that holds nothing. Where nothing is known, or can be joined, it is no fault.
-    """
-
-    verb: Literal["find"] = "find"
-    request: RequestKey
-    token_ids: Annotated[TokenIds, Field(min_length=4)]
 
 
 class Grant(Message):
@@ -128,44 +114,6 @@ class Release(Message):
     verb: Literal["release"] = "release"
     request: RequestKey
     runs: Annotated[tuple[Run, ...], Field(min_length=1)]
-    outcome: Literal["clean", "quarantined"]
-
-
-class Publish(Message):
-    """Share the first `tokens` tokens: the plan of it. The client unmaps the windows of the answer; then `Seal`.
-
-    Where the request's `find` named so many tokens, `find` finds the prefix from its seal on, and it stays after its
-    last user, until its memory is needed.
-    """
-
-    verb: Literal["publish"] = "publish"
-    request: RequestKey
-    tokens: Positive
-
-
-class Seal(Message):
-    """The published windows are unmapped: nobody writes them any more. The answer's ticket hands them over again."""
-
-    verb: Literal["seal"] = "seal"
-    request: RequestKey
-    prefix: Positive
-
-
-class Join(Message):
-    """Map a sealed prefix, as far as it lies inside the first `tokens` tokens of this request. Costs no bytes."""
-
-    verb: Literal["join"] = "join"
-    request: RequestKey
-    prefix: Positive
-    tokens: Positive
-
-
-class Leave(Message):
-    """The request uses the prefix no longer. `clean`: unmapped. `quarantined`: it may still be mapped there."""
-
-    verb: Literal["leave"] = "leave"
-    request: RequestKey
-    prefix: Positive
     outcome: Literal["clean", "quarantined"]
 
 
@@ -247,54 +195,6 @@ class Released(Message):
     size_bytes: Count
 
 
-class Published(Message):
-    """The windows that are to be unmapped, and the prefix that they will be."""
-
-    verb: Literal["published"] = "published"
-    prefix: Positive
-    tokens: Count
-    runs: tuple[Run, ...]
-
-
-class Sealed(Message):
-    """The windows of a published prefix, to be mapped for reading at the same place: see `Redeem`.
-
-    Where they could not be sealed, `refusal` says why: they are the request's as before, and nobody joins them.
-    """
-
-    verb: Literal["sealed"] = "sealed"
-    prefix: Positive
-    runs: tuple[Run, ...]
-    refusal: str | None = None
-
-
-class Joined(Message):
-    """The windows to map for reading, and how many tokens are there already."""
-
-    verb: Literal["joined"] = "joined"
-    prefix: Positive
-    tokens: Count
-    runs: tuple[Run, ...]
-    additional_owned_bytes: Literal[0] = 0
-
-
-class Found(Message):
-    """What `find` joined: `prefix`, of which `tokens` tokens are there already, by mapping `runs` for reading.
-
-    `known` of the tokens are known; where they are more than `tokens`, nobody shares them yet in a way that helps.
-    """
-
-    verb: Literal["found"] = "found"
-    known: Count = 0
-    prefix: Count = 0
-    tokens: Count = 0
-    runs: tuple[Run, ...] = ()
-
-
-class Left(Message):
-    verb: Literal["left"] = "left"
-
-
 class Closed(Message):
     """`prefix` is the newest that stays for others, if any does: it begins with the request's first `tokens` tokens."""
 
@@ -348,88 +248,3 @@ class Reply(Message):
     epoch: Count
     results: tuple[GroupResult, ...] = ()
     fault: Fault | None = None
-
-
-# --- what is said on the attach socket ----------------------------------------------------------------------------
-
-
-class Hello(Message):
-    """A client's first words on the socket; the device reads its process id from the kernel."""
-
-    verb: Literal["hello"] = "hello"
-    v: Literal[1] = 1
-    session: Name
-
-
-class Welcome(Message):
-    """What a client must know of the device."""
-
-    verb: Literal["welcome"] = "welcome"
-    device: str
-    epoch: Count
-    granule_bytes: Positive
-    capacity_bytes: Positive
-    lease_s: float
-    heartbeat_s: float
-    block_tokens: Count = 0  # of host pages; 0 for a device
-    blocks: Count = 0
-
-
-class Redeem(Message):
-    """Hand over the handles of the windows that frame `seq` committed. May be asked any number of times.
-
-    `ask` numbers the redemptions of one connection, upwards: what answers an older one is thrown away. `known` are
-    those that the client has imported already and needs no descriptor of: number, generation, and whether sealed.
-    """
-
-    verb: Literal["redeem"] = "redeem"
-    ask: Positive
-    seq: Positive
-    known: Annotated[tuple[tuple[Count, Count, bool], ...], Field(max_length=MOST_KNOWN)] = ()
-
-
-class Heartbeat(Message):
-    verb: Literal["heartbeat"] = "heartbeat"
-
-
-class Handed(Message):
-    """The ticket's next handles, of `total`: number, generation, whether sealed, bytes, and whether a descriptor comes.
-
-    The descriptors come with this message, in the order of their handles.
-    """
-
-    verb: Literal["handed"] = "handed"
-    ask: Positive
-    seq: Positive
-    total: Count
-    handles: tuple[tuple[Count, Count, bool, Positive, bool], ...] = ()
-
-
-class NotHanded(Message):
-    """The redemption is refused, and the connection lives on."""
-
-    verb: Literal["not_handed"] = "not_handed"
-    ask: Positive
-    fault: Fault
-
-
-class Reclaim(Message):
-    """Pushed by the device: give back `size_bytes` that requests younger than arrival `younger_than` hold."""
-
-    verb: Literal["reclaim"] = "reclaim"
-    size_bytes: Positive
-    younger_than: Count
-
-
-class Forget(Message):
-    """Pushed by the device: these handles (number, generation) are gone; an import would only hold their memory."""
-
-    verb: Literal["forget"] = "forget"
-    handles: Annotated[tuple[tuple[Count, Count], ...], Field(min_length=1, max_length=MOST_FORGOTTEN)]
-
-
-Push = Reclaim | Forget
-
-SocketMessage = Annotated[
-    Hello | Welcome | Redeem | Heartbeat | Handed | NotHanded | Reclaim | Forget | Fault, Field(discriminator="verb")
-]

@@ -20,7 +20,8 @@ from kvcluster.attach.sockets import MAX_DESCRIPTORS, close_all, packet_socket
 from kvcluster.errors import Carried, InvariantBroken, NotAllowed, UnknownRequest
 from kvcluster.ids import ImportKey
 from kvcluster.wire.codec import decode_socket, encode
-from kvcluster.wire.messages import Hello, Message, Push, SocketMessage, Welcome
+from kvcluster.wire.messages import Message
+from kvcluster.wire.socket import Hello, Push, SocketMessage, Welcome
 
 TIMEOUT_S = 30.0
 ROOT = Path(__file__).parents[2]

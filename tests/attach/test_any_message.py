@@ -20,7 +20,7 @@ from kvcluster.testing.clock import ManualClock
 from kvcluster.testing.tidy_driver import TidyDriver
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
-from kvcluster.wire.messages import MOST_KNOWN, Handed, Heartbeat, NotHanded, Redeem
+from kvcluster.wire.socket import MOST_KNOWN, Handed, Heartbeat, NotHanded, Redeem
 from tests.attach.attach_world import TIMEOUT_S, RawClient, Serving, open_fds
 
 GRANULE = 4096

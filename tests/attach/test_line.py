@@ -23,7 +23,8 @@ from kvcluster.attach.sockets import packet_socket
 from kvcluster.errors import DeviceUnreachable, KvClusterError, LimitReached, NeverFits
 from kvcluster.ids import ImportKey
 from kvcluster.wire.codec import encode
-from kvcluster.wire.messages import Fault, Handed, Heartbeat, NotHanded
+from kvcluster.wire.messages import Fault
+from kvcluster.wire.socket import Handed, Heartbeat, NotHanded
 from tests.attach.attach_world import Recorder, Serving, memory_with, open_fds, room_for
 
 NEVER = Fault(error="NeverFits", fields={"need": 2, "capacity": 1})

@@ -19,7 +19,7 @@ Attach = Callable[[str], AttachClient]
 DEAD_CLIENT = """
 import sys
 from tests.attach.attach_world import RawClient, contents
-from kvcluster.wire.messages import Hello
+from kvcluster.wire.socket import Hello
 RawClient(sys.argv[1].replace("@", chr(0))).say(Hello(session="dead"))
 """
 

@@ -20,7 +20,8 @@ from kvcluster.errors import DeviceUnreachable, InvariantBroken, NeverFits, NotA
 from kvcluster.services import correspondence
 from kvcluster.testing.clock import ManualClock
 from kvcluster.wire.codec import MAX_SOCKET_BYTES, encode
-from kvcluster.wire.messages import Fault, Handed, Heartbeat, Hello, Redeem, Welcome
+from kvcluster.wire.messages import Fault
+from kvcluster.wire.socket import Handed, Heartbeat, Hello, Redeem, Welcome
 from tests.attach.attach_world import RawClient, Recorder, Serving, contents
 
 Attach = Callable[[str], AttachClient]

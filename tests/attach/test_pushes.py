@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from kvcluster.attach.client import AttachClient
 from kvcluster.attach.protocol import HandedHandle
 from kvcluster.ids import ImportKey
-from kvcluster.wire.messages import MOST_FORGOTTEN, MOST_KNOWN, Forget, Push, Reclaim, Redeem
+from kvcluster.wire.socket import MOST_FORGOTTEN, MOST_KNOWN, Forget, Push, Reclaim, Redeem
 from tests.attach.attach_world import RawClient, Recorder, Serving, contents, open_fds
 
 Attach = Callable[[str], AttachClient]

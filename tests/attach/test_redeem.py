@@ -13,7 +13,7 @@ from kvcluster.attach.client import AttachClient
 from kvcluster.attach.protocol import HandedHandle
 from kvcluster.attach.sockets import MAX_DESCRIPTORS
 from kvcluster.errors import DeviceUnreachable, DriverError, LimitReached, NotAllowed, UnknownRequest
-from kvcluster.wire.messages import Redeem
+from kvcluster.wire.socket import Redeem
 from tests.attach.attach_world import (
     ROOT,
     ChildClient,

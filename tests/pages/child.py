@@ -23,6 +23,7 @@ from kvcluster.services.correspondence import Correspondence
 from kvcluster.services.pages.asks import Fork
 from kvcluster.services.pages.port import PagePort
 from kvcluster.wire import messages as wire
+from kvcluster.wire.socket import Reclaim
 from tests.pages.frames import GROUPS
 from tests.pages.world import GEOMETRY, PITCH_BYTES, ROOT, SIZE, Writer
 from tests.services.child import PipeReply
@@ -38,8 +39,8 @@ class PipeTransport:
         print("frame", frame.hex(), flush=True)
         return PipeReply()
 
-    def pushes(self) -> tuple[wire.Reclaim, ...]:
-        return tuple(push for push in self._attach.pushes() if isinstance(push, wire.Reclaim))
+    def pushes(self) -> tuple[Reclaim, ...]:
+        return tuple(push for push in self._attach.pushes() if isinstance(push, Reclaim))
 
     def close(self) -> None:
         self._attach.close()

@@ -23,6 +23,7 @@ from kvcluster.testing.clock import ManualClock
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
 from kvcluster.wire.faults import error_of
+from kvcluster.wire.socket import Hello
 from tests.pages.world import PITCH_BYTES, ROOT, SIZE
 
 GROUPS = (wire.Group(fragments=1, stride_bytes=2 * 2 * 4 * 4),)
@@ -79,7 +80,7 @@ class Client:
         self.service = service
         self.tenant = tenant
         self.session = session
-        service.hello(wire.Hello(session=session), pid=1)
+        service.hello(Hello(session=session), pid=1)
         self.seq = 0
         self._numbers = 0
         self._grants = 0

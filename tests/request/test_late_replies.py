@@ -20,7 +20,7 @@ from kvcluster.services.frames import in_frames
 from kvcluster.services.request import RequestService, RequestSettings, open_request_service
 from kvcluster.services.request import desk as desk_module
 from kvcluster.services.transport import PendingReply, Transport
-from kvcluster.wire.messages import Reclaim
+from kvcluster.wire.socket import Reclaim
 from tests.request.conftest import PROMPTS
 from tests.request.world import World
 

@@ -26,7 +26,8 @@ from kvcluster.services.sequence import SequenceSpec
 from kvcluster.testing.faulty_driver import FaultyDriver, failing_every, failing_named, never
 from kvcluster.testing.tidy_driver import TidyDriver
 from kvcluster.wire.codec import encode
-from kvcluster.wire.messages import Close, Commit, Frame, Grant, Group, Hello, Open, RequestKey
+from kvcluster.wire.messages import Close, Commit, Frame, Grant, Group, Open, RequestKey
+from kvcluster.wire.socket import Hello
 from tests.request.conftest import PROMPTS
 from tests.request.world import GRANULE_BYTES, World
 

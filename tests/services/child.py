@@ -26,7 +26,7 @@ from kvcluster.services.imports import Imports
 from kvcluster.services.port import DevicePort
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
-from kvcluster.wire.messages import Reclaim
+from kvcluster.wire.socket import Reclaim
 
 GEOMETRY = KvGeometry.uniform(layers=2, kv_heads=1, head_dim=16, element_bytes=4)  # 256 bytes a token
 MOST = 4096

@@ -23,6 +23,7 @@ from kvcluster.testing.tidy_driver import Tidied, TidyDriver
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
 from kvcluster.wire.faults import error_of
+from kvcluster.wire.socket import Hello
 
 GRANULE = 4096
 TOKENS = 16  # a granule of one fragment
@@ -97,7 +98,7 @@ class Client:
         self.service = service
         self.tenant = tenant
         self.session = new_session()
-        self.welcome = service.hello(wire.Hello(session=self.session), pid=1)
+        self.welcome = service.hello(Hello(session=self.session), pid=1)
         self.seq = 0
         self._grants = 0
         self._numbers = 0

@@ -13,7 +13,7 @@ from kvcluster.testing.clock import ManualClock
 from kvcluster.testing.invariants import picture
 from kvcluster.testing.tidy_driver import TidyDriver
 from kvcluster.wire import messages as wire
-from kvcluster.wire.messages import Hello
+from kvcluster.wire.socket import Hello
 from tests.services.world import GRANULE, WireClient, World, close_op, commit_op, grant_op, key, open_op, refusal
 
 MEMORY = MemorySettings(64 * GRANULE, GRANULE, 0)

@@ -16,7 +16,7 @@ from kvcluster.testing.clock import ManualClock
 from kvcluster.testing.tidy_driver import Tidied
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
-from kvcluster.wire.messages import Hello
+from kvcluster.wire.socket import Hello
 from tests.services.world import GRANULE, WireClient, commit_op, grant_op, open_op, release_op
 
 

@@ -20,7 +20,7 @@ from kvcluster.services.imports import Imports
 from kvcluster.services.port import DevicePort
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 from kvcluster.testing.faulty_driver import FaultyDriver, failing_every, failing_named, never
-from kvcluster.wire.messages import Reclaim
+from kvcluster.wire.socket import Reclaim
 from tests.services.child import GEOMETRY
 from tests.services.processes import GRANULE, TIMEOUT_S, Host
 from tests.services.world import digest, fill

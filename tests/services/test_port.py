@@ -18,7 +18,7 @@ from kvcluster.services.transport import PendingReply, Transport
 from kvcluster.testing.arming import armed
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import encode
-from kvcluster.wire.messages import Reclaim
+from kvcluster.wire.socket import Reclaim
 from tests.services.world import GEOMETRY, World
 
 

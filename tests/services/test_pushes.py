@@ -11,8 +11,7 @@ from kvcluster.budget.quotas import Quotas
 from kvcluster.errors import OutOfBudget
 from kvcluster.ids import HandleId, ImportKey
 from kvcluster.services.pushes import Pushes
-from kvcluster.wire import messages as wire
-from kvcluster.wire.messages import Forget, Reclaim
+from kvcluster.wire.socket import Forget, Push, Reclaim
 from tests.services.device_world import GRANULE, Client, Device, DeviceWorld, refused, windows
 
 OpenWorld = Callable[[Device], DeviceWorld]
@@ -23,7 +22,7 @@ def world(open_device: OpenWorld) -> DeviceWorld:
     return open_device(Device(capacity=24))
 
 
-def told(client: Client) -> tuple[wire.Push, ...]:
+def told(client: Client) -> tuple[Push, ...]:
     return client.service.pushes(client.session)
 
 

@@ -9,7 +9,7 @@ import pytest
 from kvcluster.errors import DriverError, NotAllowed, SessionEnded
 from kvcluster.testing.faulty_driver import failing, failing_named
 from kvcluster.testing.invariants import assert_nothing_lost, picture
-from kvcluster.wire.messages import Hello
+from kvcluster.wire.socket import Hello
 from tests.services.world import WireClient, World, close_op, commit_op, grant_op, open_op, refusal, release_op
 
 

@@ -12,7 +12,7 @@ from kvcluster.services.asks import Grow
 from kvcluster.services.sequence import MemoryState, SequenceMemory
 from kvcluster.services.transport import PendingReply, Transport
 from kvcluster.testing.invariants import assert_nothing_lost
-from kvcluster.wire.messages import Reclaim
+from kvcluster.wire.socket import Reclaim
 from tests.services.prefixes import M
 from tests.services.world import World, digest
 

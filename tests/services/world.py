@@ -27,6 +27,7 @@ from kvcluster.units import KIB
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
 from kvcluster.wire.faults import error_of
+from kvcluster.wire.socket import Hello
 
 GRANULE = 4 * KIB
 TOKENS = 16  # a granule, token-major
@@ -125,7 +126,7 @@ class WireClient:
     def __init__(self, service: DeviceService, session: str | None = None, *, pid: int = 1) -> None:
         self.service = service
         self.session = session or new_session()
-        self.welcome = service.hello(wire.Hello(session=self.session), pid=pid)
+        self.welcome = service.hello(Hello(session=self.session), pid=pid)
         self.seq = 0
 
     def frame(

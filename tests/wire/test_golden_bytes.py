@@ -21,7 +21,6 @@ from kvcluster.wire.messages import (
     Committed,
     Drop,
     Find,
-    Forget,
     Fork,
     Forked,
     Found,
@@ -31,14 +30,10 @@ from kvcluster.wire.messages import (
     Granted,
     Group,
     GroupResult,
-    Handed,
-    Heartbeat,
-    Hello,
     Join,
     Joined,
     Leave,
     Left,
-    NotHanded,
     Open,
     Opened,
     Paged,
@@ -46,8 +41,6 @@ from kvcluster.wire.messages import (
     Permuted,
     Publish,
     Published,
-    Reclaim,
-    Redeem,
     Release,
     Released,
     Reply,
@@ -58,8 +51,8 @@ from kvcluster.wire.messages import (
     Sealed,
     Share,
     Shared,
-    Welcome,
 )
+from kvcluster.wire.socket import Forget, Handed, Heartbeat, Hello, NotHanded, Reclaim, Redeem, Welcome
 
 KEY = RequestKey(number=7, generation=2)
 FIRST = RequestKey(number=7)

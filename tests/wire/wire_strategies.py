@@ -18,7 +18,6 @@ from kvcluster.wire.messages import (
     Drop,
     Fault,
     Find,
-    Forget,
     Fork,
     Forked,
     Found,
@@ -28,14 +27,10 @@ from kvcluster.wire.messages import (
     Granted,
     Group,
     GroupResult,
-    Handed,
-    Heartbeat,
-    Hello,
     Join,
     Joined,
     Leave,
     Left,
-    NotHanded,
     Open,
     Opened,
     Paged,
@@ -43,8 +38,6 @@ from kvcluster.wire.messages import (
     Permuted,
     Publish,
     Published,
-    Reclaim,
-    Redeem,
     Release,
     Released,
     Reply,
@@ -55,8 +48,8 @@ from kvcluster.wire.messages import (
     Sealed,
     Share,
     Shared,
-    Welcome,
 )
+from kvcluster.wire.socket import Forget, Handed, Heartbeat, Hello, NotHanded, Reclaim, Redeem, Welcome
 
 # No deadline: the machine may be busy. What is drawn is large, so that fewer examples do.
 unhurried = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])

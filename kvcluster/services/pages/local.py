@@ -26,7 +26,7 @@ from kvcluster.services.pages.port import PagePort
 from kvcluster.services.pages.service import PageService
 from kvcluster.services.pages.statistics import PageStatistics
 from kvcluster.units import parse_bytes
-from kvcluster.wire.messages import Hello
+from kvcluster.wire.socket import Hello
 
 if TYPE_CHECKING:
     import torch

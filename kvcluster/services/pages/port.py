@@ -37,6 +37,7 @@ from kvcluster.services.sequence import MemoryState, SequenceSpec
 from kvcluster.services.transport import Sender
 from kvcluster.units import ceil_div
 from kvcluster.wire import messages as wire
+from kvcluster.wire.socket import Reclaim, Welcome
 
 Operations = tuple[wire.Operation, ...]
 
@@ -44,7 +45,7 @@ Operations = tuple[wire.Operation, ...]
 class PageTransport(Sender, Protocol):
     """How frames get to the host; the memory came with the session."""
 
-    def pushes(self) -> tuple[wire.Reclaim, ...]:
+    def pushes(self) -> tuple[Reclaim, ...]:
         """What the host demands back since the last call. Never waits."""
 
     def close(self) -> None:
@@ -54,7 +55,7 @@ class PageTransport(Sender, Protocol):
 class PagePort:
     """`services.kv_port.KvPort` of host pages: one session, `store` being its own mapping of them. For one thread."""
 
-    def __init__(self, session: str, welcome: wire.Welcome, store: PageStore, transport: PageTransport) -> None:
+    def __init__(self, session: str, welcome: Welcome, store: PageStore, transport: PageTransport) -> None:
         self.session = session
         self.welcome = welcome
         self.store = store
@@ -118,7 +119,7 @@ class PagePort:
         """Nothing here waits for work: the CPU's is over when its step is."""
         return ()
 
-    def pushes(self) -> tuple[wire.Reclaim, ...]:
+    def pushes(self) -> tuple[Reclaim, ...]:
         return self.transport.pushes()
 
     def close_memory(self, memory: SequencePages, *, retain_tokens: int = 0, token_ids: bytes = b"") -> None:

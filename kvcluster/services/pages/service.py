@@ -20,7 +20,7 @@ from kvcluster.services.pages.audit import audit_pages
 from kvcluster.services.pages.memory import PageMemory
 from kvcluster.services.pages.operations import PageOperations
 from kvcluster.services.pages.statistics import PageStatistics
-from kvcluster.wire.messages import Welcome
+from kvcluster.wire.socket import Welcome
 
 POOL = ImportKey(0, 0)
 

@@ -33,7 +33,7 @@ from kvcluster.services.request.margin import is_due
 from kvcluster.services.request.settings import Fallback
 from kvcluster.services.request.shared import Shared
 from kvcluster.services.request.targets import set_out
-from kvcluster.wire.messages import Welcome
+from kvcluster.wire.socket import Welcome
 
 NOT_SHARED = (
     NotShareable | NotAllowed | OutOfBudget | NeverFits | GrantRefused | LimitReached | DriverError | Quarantined
