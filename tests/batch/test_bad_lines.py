@@ -54,6 +54,7 @@ BAD_LINES: list[tuple[Any, str, str]] = [
     (line("bad", cache_salt="s" * 257), "invalid_value", "body.cache_salt is"),
     (line("bad", use_beam_search="yes"), "invalid_value", "body.use_beam_search is"),
     (line("bad", use_beam_search=True, seed=1), "invalid_value", "body.seed must not be given with use_beam_search"),
+    (line("bad", use_beam_search=True, temperature=0.5), "invalid_value", "body.temperature must not be given with"),
     (line("bad", length_penalty=2), "invalid_value", "body.length_penalty must be given with use_beam_search"),
     (line("bad", use_beam_search=True, length_penalty=11), "invalid_value", "body.length_penalty is 11"),
     (line("bad", stream=True), "unknown_field", "body.stream is not supported"),

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def _child(store: PageStore, *, writable: int, written: int) -> subprocess.Compl
     return _run("write", *words, pass_fds=(store.descriptor,))
 
 
+@cache
 def _found(act: str) -> dict[str, Any]:
     child = _run(act)
     assert child.returncode == 0, child.stderr

@@ -32,6 +32,23 @@ def test_what_the_device_refuses_is_served_from_host_pages_with_the_same_text(
     assert service.statistics().fallbacks > 0
 
 
+def test_what_the_device_refuses_finds_in_host_pages_what_others_computed_there(
+    worlds: Worlds, greedy: Greedy, tokenizer: Tokenizer
+) -> None:
+    world = worlds(granules=17, blocks=200)
+    service = world.open(fallback=Fallback.HOST)
+    prompts = {key: (*prompt(0, 80), *prompt(key + 1, 9)) for key in range(5)}
+    results = world.run(service, {key: asked(ids, TOKENS) for key, ids in prompts.items()})
+    assert service.statistics().fallbacks >= 3
+    cached = 0
+    for key, ids in prompts.items():
+        said = results[key]
+        assert isinstance(said, Completion)
+        assert said.text == tokenizer.decode(greedy(ids, TOKENS))
+        cached += said.cached_tokens
+    assert cached >= 2 * 80
+
+
 def test_what_never_fits_the_device_is_served_from_host_pages(
     worlds: Worlds, greedy: Greedy, tokenizer: Tokenizer
 ) -> None:

@@ -181,6 +181,21 @@ def test_a_request_that_needs_the_memory_of_what_is_kept_gets_it(
     assert said.text == tokenizer.decode(greedy(other, 30))
 
 
+def test_those_that_wait_for_room_on_a_small_device_find_what_made_room_for_them(
+    worlds: Worlds, greedy: Greedy, tokenizer: Tokenizer
+) -> None:
+    world = worlds(granules=14)
+    service = world.open(fallback=Fallback.WAIT)
+    prompts = {key: (*prompt(0, 40), *prompt(key + 1, 9)) for key in range(4)}
+    results = world.run(service, {key: asked(ids) for key, ids in prompts.items()})
+    for key, ids in prompts.items():
+        said = results[key]
+        assert isinstance(said, Completion)
+        assert said.text == tokenizer.decode(greedy(ids, TOKENS))
+        assert said.cached_tokens == (40 if key else 0)
+    assert service.statistics().refusals > 0
+
+
 def test_one_that_runs_on_a_prefix_which_keeps_the_memory_that_it_lacks_begins_again(
     worlds: Worlds, greedy: Greedy, tokenizer: Tokenizer
 ) -> None:

@@ -76,6 +76,7 @@ class Babbler:
     runs: dict[wire.RequestKey, list[wire.Run]] = field(default_factory=dict)
     plans: dict[wire.RequestKey, int] = field(default_factory=dict)
     uses: dict[wire.RequestKey, list[int]] = field(default_factory=dict)
+    told: dict[wire.RequestKey, int] = field(default_factory=dict)
 
     def group(self, dice: Dice) -> list[wire.Operation]:
         key = dice.key()
@@ -114,14 +115,17 @@ class Babbler:
                 yield wire.Join(request=key, prefix=number, tokens=amount)
                 yield from self.spending(dice, key, "grow") if dice.random() < 0.5 else ()
             case "find":
-                yield wire.Find(request=key, token_ids=dice.token_ids())
+                token_ids = dice.token_ids()
+                self.told[key] = len(token_ids) // 4
+                yield wire.Find(request=key, token_ids=token_ids)
                 yield from self.spending(dice, key, "grow") if dice.random() < 0.5 else ()
             case "leave" | "close":
                 for used in reversed(self.uses.get(key, [number])[-2:]):
                     yield wire.Leave.model_validate({"request": key, "prefix": used, "outcome": outcome})
                 if kind == "close":
-                    named = dice.choice([b"", dice.token_ids()])
-                    yield wire.Close(request=key, retain_tokens=dice.choice([0, 64, amount]), token_ids=named)
+                    named, told = dice.choice([b"", dice.token_ids()]), dice.one_of([self.told.get(key, 0)], amount)
+                    retain = dice.choice([0, 64, amount])
+                    yield wire.Close(request=key, retain_tokens=retain, token_ids=named, told_tokens=told)
 
     def spending(self, dice: Dice, key: wire.RequestKey, kind: str) -> Iterator[wire.Operation]:
         self.grants += kind in ("grow", "grant")

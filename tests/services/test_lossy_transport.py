@@ -85,9 +85,10 @@ class LossyWire(LossyMachine):
     def opens(self, number: int) -> None:
         self.make(False, open_op(number, max_tokens=12 * 16, root=b"root"))
 
-    @rule(number=requests, retain=st.sampled_from([0, 64, 100]))
-    def closes(self, number: int, retain: int) -> None:
-        self.make(False, wire.Close(request=key(number), retain_tokens=retain))
+    @rule(number=requests, retain=st.sampled_from([0, 64, 100]), told=st.sampled_from([0, 100, 100]))
+    def closes(self, number: int, retain: int, told: int) -> None:
+        """What had a Find that found room has told 100 ids; whoever says another number is refused."""
+        self.make(False, wire.Close(request=key(number), retain_tokens=retain, told_tokens=told))
 
     @invariant()
     def both_devices_agree_on_every_byte(self) -> None:

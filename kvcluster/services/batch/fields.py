@@ -71,10 +71,13 @@ def _completion_request(body: Mapping[str, Any]) -> CompletionRequest:
 
 
 def _refuse_both(given: Mapping[str, Any]) -> None:
-    """A beam search draws nothing, and only a beam search weighs lengths: what would be ignored is refused."""
+    """A beam search draws nothing, and only a beam search weighs lengths: what would be ignored is refused.
+
+    A temperature of 0 says the same.
+    """
     is_beams = given.get("use_beam_search") is True
     for name in _DRAWN if is_beams else _OF_BEAMS:
-        if name in given:
+        if name in given and (name, given[name]) != ("temperature", 0):
             where = "not be given with" if is_beams else "be given with"
             raise WrongField("invalid_value", f"body.{name} must {where} use_beam_search true")
 

@@ -129,8 +129,9 @@ class Answers:
             case None:
                 self._granted(generation, outcome)
             case OutOfBudget():
-                generation.looks = not isinstance(outcome.ask, Find)  # what it finds may be in its way: see `wait_die`
-                self._refused(generation, error)
+                in_its_way = isinstance(outcome.ask, Find) and self._may_stand_in_its_own_way(generation, error)
+                generation.looks = not in_its_way
+                self._refused(generation, error, asked_all=not isinstance(outcome.ask, Find))
             case NeverFits():
                 self._never_fits(generation, error)
             case Quarantined():
@@ -159,6 +160,10 @@ class Answers:
                 set_out(generation, self._shared.worth, outcome.known_tokens if is_first else 0)
             self._shared.tally.add(lookups=1, hit_tokens=outcome.joined_tokens)
 
+    def _may_stand_in_its_own_way(self, generation: Generation, refusal: OutOfBudget) -> bool:
+        """Whether what it finds may keep what it lacks, as in `wait_die`: nobody else's end brings room first."""
+        return refusal.oldest_arrival == generation.arrival and not self._shared.roster.running
+
     def _never_fits(self, generation: Generation, error: NeverFits) -> None:
         """Perhaps elsewhere, where it waits as long as it must then."""
         generation.places_too_small += 1
@@ -177,7 +182,8 @@ class Answers:
         self._shared.move(generation, overflow)
         return True
 
-    def _refused(self, generation: Generation, refusal: OutOfBudget) -> None:
+    def _refused(self, generation: Generation, refusal: OutOfBudget, *, asked_all: bool) -> None:
+        """`asked_all`: nobody looked for what others computed, so that it lacks no more than it was refused."""
         self._shared.tally.add(refusals=1)
         if generation.phase is Phase.RUNNING and not is_due(generation.room):
             return  # it was only topped up along with the others
@@ -187,11 +193,11 @@ class Answers:
             return
         now = self._clock()
         need_bytes = generation.held_bytes + refusal.need
-        if generation.looks:  # else nobody says how much it would have found: it asks for all of it next
-            if need_bytes <= refusal.capacity - refusal.quarantined:
-                generation.blocked_since = None
-            elif generation.blocked_since is None:
-                generation.blocked_since = now
+        is_too_much = need_bytes > refusal.capacity - refusal.quarantined
+        if is_too_much and generation.blocked_since is None:
+            generation.blocked_since = now
+        elif asked_all and not is_too_much:
+            generation.blocked_since = None
         if generation.blocked_since is not None and now >= generation.blocked_since + self._quarantine_wait_s:
             waited_s = self._quarantine_wait_s
             self.answer(generation, refusals.blocked(self._owner, need_bytes, refusal, waited_s=waited_s))
@@ -218,6 +224,8 @@ class Answers:
     def _wait(self, generation: Generation, refusal: OutOfBudget, now: float) -> None:
         generation.back_off = generation.back_off.after(refusal)
         generation.ask_again_at = now + generation.back_off.wait_s
+        if not generation.looks:
+            generation.ask_again_at = now  # for all of it, then: what it found may be what it lacks
         if generation.blocked_since is not None:
             generation.ask_again_at = min(generation.ask_again_at, generation.blocked_since + self._quarantine_wait_s)
         if generation.phase is Phase.RUNNING:

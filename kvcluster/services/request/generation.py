@@ -146,6 +146,7 @@ class Generation:
 
     def move_away(self) -> None:
         """It goes on in another place, whose owner has no number for it yet."""
+        self.looks = True
         self._arrival, self.former = float("inf"), None
         self.joined, self.targets = 0, Targets()
         self.ask_again_at = float("-inf")

@@ -53,26 +53,28 @@ class Intake:
             return Refused(BAD_REQUEST, INVALID, str(wrong))
         if problem := self._problem(prompt, request.max_tokens):
             return problem
-        root, ids = self._cache_root(request.cache_salt), packed(prompt)
-        end_ids = frozenset() if request.ignore_eos else self._model.eos_ids
-        asked = Order(
+        first = self._order(key, request, prompt, params)
+        if request.use_beam_search:
+            return self._beams(request, first)
+        others = (
+            replace(first, number=next(self._numbers), choice=choice, sample=first.sample + choice)
+            for choice in range(1, request.n)
+        )
+        return [Generation(order, text) for order, text in zip((first, *others), texts, strict=True)]
+
+    def _order(self, key: int, request: CompletionRequest, prompt: tuple[int, ...], params: SamplingParams) -> Order:
+        """Of the first text."""
+        return Order(
             key,
             next(self._numbers),
             prompt,
             request.max_tokens,
             params,
-            end_ids,
+            frozenset() if request.ignore_eos else self._model.eos_ids,
             sample=request.sample,
-            cache_root=root,
-            packed_prompt=ids,
+            cache_root=self._cache_root(request.cache_salt),
+            packed_prompt=packed(prompt),
         )
-        if request.use_beam_search:
-            return self._beams(request, asked)
-        others = (
-            replace(asked, number=next(self._numbers), choice=choice, sample=asked.sample + choice)
-            for choice in range(1, request.n)
-        )
-        return [Generation(order, text) for order, text in zip((asked, *others), texts, strict=True)]
 
     def _beams(self, request: CompletionRequest, order: Order) -> list[Generation] | Refused:
         """The lead of a crew as wide as texts are wanted."""

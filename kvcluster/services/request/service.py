@@ -167,7 +167,7 @@ class RequestService:
         place = self._places[0]
         if made[0].crew:
             if self._beams is None:
-                sentence = "use_beam_search needs host pages, and there are none: give host_memory"
+                sentence = "use_beam_search needs host pages, and there are none: give host_memory (512MiB, say) or fallback host"
                 self._answer(key, Refused(BAD_REQUEST, INVALID, sentence))
                 return
             place = self._places[1]

@@ -233,13 +233,23 @@ class Expected(RuleBasedStateMachine):
         """What the request may find."""
         return [p for p in self.prefixes.values() if p.ids and (p.tenant, p.root, p.shape) == mine.place]
 
+    def longest_alike(self, mine: Mine) -> set[Prefix]:
+        """Of its tenant and root, of any shape: those that have most tokens in common with it."""
+        tenant, root, _ = mine.place
+        alike = {
+            p: common(p.ids, mine.ids) for p in self.prefixes.values() if p.ids and (p.tenant, p.root) == (tenant, root)
+        }
+        return {prefix for prefix, equal in alike.items() if equal == max(alike.values())}
+
     def found(self, mine: Mine, found: wire.Found) -> Prefix | None:
         """The longest of what it may find, and what it is to publish; it uses it now."""
         may = {p: common(p.ids, mine.ids) for p in self.listed_for(mine) if mine.root and self.has_room(mine)}
         may = {prefix: equal for prefix, equal in may.items() if may_join(mine, prefix, equal)}
         prefix = self.prefixes.get(found.prefix)
         covered = may[prefix] if prefix else 0
-        if not self.has_failed("seal"):
+        if self.has_failed("seal"):
+            covered = min(covered, found.known)  # the same prefix may be of use for fewer tokens, at the next try
+        elif self.longest_alike(mine) <= may.keys():  # of those that go on differently the device tries one
             assert covered == max(may.values(), default=0)
         assert found.known == self.known(mine, covered)
         if not prefix:
