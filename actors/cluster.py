@@ -138,7 +138,8 @@ def _no_cluster(address: str, error: Exception) -> str:
     if "authentication" in said or "auth_mode" in said:
         return (
             f"the Ray cluster at {address!r} does not let this process in, which has no token of it: set RAY_AUTH_MODE "
-            "here as it was when the cluster was started (token, with the same token; or disabled for both)"
+            "here as it was when the cluster was started (token, which is enough on the same machine and account and "
+            "elsewhere needs the same token; or disabled for both)"
         )
     if address == "auto":
         return "no Ray cluster runs on this machine: start it (ray start --head), or name one that runs elsewhere"

@@ -78,7 +78,8 @@ def _check_same(there: HostAddress, spec: HostSpec) -> None:
     if there.capacity_bytes != asked.capacity_bytes:
         raise ConfigError(
             f"{_asked(asked.capacity_bytes)}, and {there.name} is open on this cluster already, with "
-            f"{format_bytes(there.capacity_bytes)}: name the same size, or another block_size"
+            f"{format_bytes(there.capacity_bytes)}: give host_memory {there.capacity_bytes} as it has, or another "
+            f"block_size, or wait until it has ended (idle_exit_s after its last job)"
         )
     if there.quotas != asked.quotas:
         raise ConfigError(

@@ -6,7 +6,7 @@ it, as far as the device's own goes: a worker counts what it had in host pages t
 for itself: it is the figure of the worker that had most live at one step, so that it is exact for one worker a device,
 too low for several, and never above what was committed. Host pages tell for themselves (`host_report`).
 
-A worker that died counts with what it told last. A device that died in the job has taken its calls along.
+A worker that died counts with what it told last. A device that died in the job has taken its calls and lookups along.
 """
 
 from __future__ import annotations
@@ -46,6 +46,12 @@ class Span:
         earlier = _calls(self.start) if self._is_one_process else 0
         return _calls(self.now) - earlier
 
+    def count(self, name: str) -> int:
+        """By how much that counter of the device rose in between; all that it counts, if it is another process."""
+        earlier: int = getattr(self.start, name) if self._is_one_process else 0
+        now: int = getattr(self.now, name, 0)
+        return now - earlier
+
     def peak(self, name: str, workers_bytes: int) -> int:
         """The job's: the device's own, if it was reached in between; else the workers', as far as the device's goes."""
         bound_bytes = getattr(self.now, name) if self._is_one_process else workers_bytes
@@ -71,6 +77,8 @@ def device_report(device: str, span: Span, answered: Answered, done: WorkerFigur
         peak_reserved_bytes=span.peak("peak_reserved_bytes", done.peak_reserved_bytes),
         peak_committed_bytes=committed_bytes,
         peak_live_bytes=min(done.peak_live_bytes, committed_bytes),
+        asked_tokens=span.count("asked_tokens"),
+        found_tokens=span.count("found_tokens"),
         control_messages=done.control_messages,
         driver_calls=span.driver_calls + done.driver_calls,
     )

@@ -290,6 +290,8 @@ def _refuse_unknown(mapping: Mapping[str, Any], known: Iterable[str], where: str
 
 
 def _unknown(key: str, known: Iterable[str]) -> str:
+    if key in Settings.model_fields:
+        return f"{key} stands in the wrong place: settings stand in the args of the application, as in ray_config.yaml"
     near = difflib.get_close_matches(key, list(known), n=1)
     return f"{key} is not a setting" + (f": did you mean {near[0]}?" if near else "; remove it")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvcluster.cli import interrupts
+from kvcluster.cli.failures import say_failures
 from kvcluster.cli.listeners import reader_may_leave
 from kvcluster.cli.progress import shown_progress
 from kvcluster.cli.report import write_device_table, write_host_table
@@ -68,12 +69,15 @@ def answer_file(call: BatchCall, settings: Settings) -> int:
         if answered.devices:
             write_device_table(answered.devices)
             write_host_table(answered.hosts)
-    return SOME_FAILED if answered.progress.failed else ALL_ANSWERED
+    if not answered.progress.failed:
+        return ALL_ANSWERED
+    say_failures(call.output_path)
+    return SOME_FAILED
 
 
 def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> Answered:
     """A cluster is started only where something is left to do."""
-    total = count_lines(call.input_path, output)
+    total = count_lines(call.input_path, output, model=settings.model)
     if total == len(output.earlier):
         tell(f"all {total} lines have their result already")
         failed = sum(done.failed for done in output.earlier.values())

@@ -13,6 +13,7 @@ import typer
 from kvcluster.cli.tables import write_table
 from kvcluster.config import ConfigError
 from kvcluster.geometry.model import KvGeometry
+from kvcluster.paged.shape import PageShape
 from kvcluster.services.plan import LayoutPlan, Plan, PlanSpec, plan
 from kvcluster.units import format_bytes
 
@@ -65,10 +66,16 @@ def write_plan(subject: Subject, spec: PlanSpec, *, as_json: bool) -> None:
 def _head(subject: Subject, found: Plan) -> Iterator[str]:
     groups = subject.geometry.groups
     layers = sum(len(group.layers) for group in groups)
-    kept = f", {format_bytes(found.kept_bytes)} of them for good" if found.kept_bytes != found.token_bytes else ""
-    yield f"{subject.model} in {subject.dtype}: {layers} layers, {format_bytes(found.token_bytes)} a token{kept}"
+    a_token = f"{format_bytes(found.token_bytes)} a token{_kept(found)}"
+    yield f"{subject.model} in {subject.dtype}: {layers} layers, {a_token}"
     spec = found.spec
     yield f"granule {format_bytes(spec.granule_bytes)}, memory {format_bytes(spec.memory_bytes)}"
+
+
+def _kept(found: Plan) -> str:
+    if found.kept_bytes == found.token_bytes:
+        return ""
+    return f" ({format_bytes(found.kept_bytes)} in layers that keep every token, the rest in sliding windows)"
 
 
 def _rows(found: Plan) -> Iterator[tuple[str, Cell]]:
@@ -115,8 +122,19 @@ def _foot(subject: Subject, found: Plan) -> Iterator[str]:
     if any(each.snapshot_bytes for each in found.layouts):
         sizes = ", ".join(f"{each.layout} {format_bytes(each.snapshot_bytes)}" for each in found.layouts)
         yield f"A shared boundary keeps a snapshot of each sliding window, once: {sizes}."
+    yield from _host_pages(subject.geometry, found.spec.context_tokens)
     if found.spec.context_tokens > subject.context_tokens:
         yield f"The model was made for at most {subject.context_tokens:,} tokens."
+
+
+def _host_pages(geometry: KvGeometry, tokens: int) -> Iterator[str]:
+    """One sentence, or none where pages cannot keep the model: what a sequence takes there, windows in full."""
+    try:
+        shape = PageShape.of(geometry)
+    except ValueError:
+        return
+    size = format_bytes(shape.blocks_of(tokens) * shape.pitch_bytes)
+    yield f"In host pages {tokens:,} tokens take {size}, in blocks of {shape.block_size} tokens: no window saves there."
 
 
 def _as_object(subject: Subject, found: Plan) -> dict[str, Any]:

@@ -45,7 +45,13 @@ def sentence(progress: Progress) -> str:
 
 
 def _rest(progress: Progress) -> str:
-    return f"{progress.failed} failed, {progress.generated_tokens} tokens"
+    return f"{progress.failed} failed, {progress.generated_tokens} tokens{_deaths(progress.lost_workers)}"
+
+
+def _deaths(workers: int) -> str:
+    if workers > 1:
+        return f", {workers} workers died and their lines go on"
+    return ", 1 worker died and its lines go on" if workers else ""
 
 
 @contextmanager

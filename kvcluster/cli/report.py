@@ -16,6 +16,7 @@ HEADINGS = (
     "peak reserved",
     "peak committed",
     "peak live",
+    "found/asked",
     "messages/token",
     "driver calls",
 )
@@ -24,7 +25,7 @@ HOST_HEADINGS = ("host pages", "memory", "peak used", "lookups", "asked tokens",
 
 
 def write_device_table(reports: Sequence[DeviceReport]) -> None:
-    """On standard output, one row a device."""
+    """On standard output, one row a device; found/asked are tokens of prompts that were looked up."""
     write_table(HEADINGS, [_row(report) for report in reports])
 
 
@@ -54,6 +55,7 @@ def _row(report: DeviceReport) -> tuple[str, ...]:
         format_bytes(report.peak_reserved_bytes),
         format_bytes(report.peak_committed_bytes),
         format_bytes(report.peak_live_bytes),
+        f"{report.found_tokens}/{report.asked_tokens}",
         f"{report.messages_per_token:.3f}",
         str(report.driver_calls),
     )

@@ -13,7 +13,8 @@ class DeviceReport:
     """One job's time at one device. Messages are frames and their replies, heartbeats excluded.
 
     Peaks are of one moment each. What is live each worker knows for itself: it is that of the worker that had most,
-    which is exact for one worker a device, too low for several, and never above what was committed.
+    which is exact for one worker a device, too low for several, and never above what was committed. Of `asked_tokens`
+    that were looked up `found_tokens` needed no computing; a request that is computed again is looked up again.
     """
 
     device: str
@@ -23,6 +24,8 @@ class DeviceReport:
     peak_reserved_bytes: int
     peak_committed_bytes: int
     peak_live_bytes: int
+    asked_tokens: int
+    found_tokens: int
     control_messages: int
     driver_calls: int
 

@@ -8,12 +8,12 @@ and how many runs of windows the answers may name (`most_runs`) come with the gr
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sized
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from kvcluster.errors import NotAllowed
-from kvcluster.ids import HandleId, WindowRun
+from kvcluster.ids import HandleId
 from kvcluster.memory.handle import Handle
 from kvcluster.memory.reservation import Use
 from kvcluster.transaction import Transaction
@@ -35,15 +35,17 @@ class Work:
     is_ended: bool = False
     runs_named: int = 0
 
-    def naming(self, runs: Sequence[WindowRun]) -> None:
-        """An answer will name these.
+    def naming(self, runs: Sized) -> None:
+        """An answer will name these runs of windows, or blocks.
 
         Raises:
             NotAllowed: they do not fit into the frame's reply. Nothing changed.
         """
         if self.runs_named + len(runs) > self.most_runs:
             left = self.most_runs - self.runs_named
-            raise NotAllowed(reason=f"the frame's reply has room for {left} more runs of windows: ask in another frame")
+            raise NotAllowed(
+                reason=f"the reply has room for {left} more runs of windows or blocks: ask in another frame"
+            )
         self.runs_named += len(runs)
 
     def follow(self) -> None:

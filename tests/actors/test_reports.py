@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,13 @@ def test_an_earlier_job_s_calls_and_peaks_are_not_this_job_s(device: LocalDevice
     mine = report(Span(start, now), worker(9))
     assert mine.peak_committed_bytes == mine.peak_reserved_bytes == 9 * GRANULE
     assert mine.driver_calls == 100 + sum(now.driver_calls.values()) - sum(start.driver_calls.values())
+
+
+def test_what_an_earlier_job_found_is_not_this_job_s(device: LocalDevice) -> None:
+    start = replace(device.statistics(), asked_tokens=100, found_tokens=40)
+    now = replace(start, asked_tokens=150, found_tokens=72)
+    mine, anew, gone = report(Span(start, now)), report(Span(None, now)), report(Span(start, None))
+    assert [(each.asked_tokens, each.found_tokens) for each in (mine, anew, gone)] == [(50, 32), (150, 72), (0, 0)]
 
 
 def test_a_peak_that_this_job_raised_is_the_device_s_own(device: LocalDevice) -> None:

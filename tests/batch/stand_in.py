@@ -65,9 +65,10 @@ def run_job(
     lookahead: int = 2,
     retry_failed: bool = False,
     told: list[Progress] | None = None,
+    model: str = "echo",
 ) -> Progress:
     with open_results(output_path, forget_failed=retry_failed) as output:
-        spec = JobSpec("echo", count_lines(input_path, output), lookahead, created=lambda: 1_700_000_000)
+        spec = JobSpec(model, count_lines(input_path, output, model=model), lookahead, created=lambda: 1_700_000_000)
         lines = read_lines(input_path)
         tell = (told if told is not None else []).append
         return BatchJob(lines, output=output, workers=workers or EchoWorkers(), spec=spec, tell=tell).run()

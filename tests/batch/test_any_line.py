@@ -100,10 +100,13 @@ results_like = st.fixed_dictionaries(
         "response": st.fixed_dictionaries(
             {
                 "status_code": st.sampled_from([200, 400, True, 200.0, "200"]) | documents,
-                "body": st.fixed_dictionaries({"choices": st.just([{"text": "a"}]) | documents}) | documents,
+                "body": st.fixed_dictionaries(
+                    {"choices": st.just([{"text": "a"}]) | documents, "model": st.just("m") | documents}
+                )
+                | documents,
             }
         ),
-        "error": st.fixed_dictionaries({"message": documents}) | documents,
+        "error": st.fixed_dictionaries({"message": st.just("no") | documents, "code": documents}) | documents,
     }
 )
 
@@ -115,8 +118,10 @@ def test_any_line_of_the_output_is_a_result_or_none(document: Any) -> None:
 
 
 def sound(result: Result) -> bool:
-    told, other = (result.message, result.text) if result.failed else (result.text, result.message)
-    return isinstance(told, str) and other is None and result.line_number > 0 and type(result.status_code) is int
+    refusal, answer = (result.message, result.code), (result.text, result.model)
+    told, others = (refusal, answer) if result.failed else (answer, refusal)
+    is_told = all(isinstance(text, str) for text in told) and others == (None, None)
+    return is_told and result.line_number > 0 and type(result.status_code) is int
 
 
 @pytest.mark.parametrize(("mark", "depth"), NESTED)

@@ -159,7 +159,8 @@ def test_with_any_deaths_of_workers_that_come_back_every_line_has_one_result(
 def test_a_request_that_three_workers_died_of_is_an_error_and_the_rest_is_served(tmp_path: Path, out: Path) -> None:
     asked = write_input(tmp_path / "in.jsonl", line("poison"))
     workers = Dying(1, {wait: WorkerLost(0, "killed by signal 11", True) for wait in (1, 3, 5)})
-    assert run_job(asked, out, workers).failed == 1
+    progress = run_job(asked, out, workers)
+    assert (progress.failed, progress.lost_workers) == (1, 3)
     assert results(out)[1]["response"]["status_code"] == 500
     assert results(out)[1]["error"]["code"] == "worker_lost"
     assert "killed by signal 11" in results(out)[1]["error"]["message"]

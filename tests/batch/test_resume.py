@@ -126,13 +126,31 @@ def test_an_output_of_another_input_is_refused_and_unchanged(tmp_path: Path, thr
         assert out.read_bytes() == before
 
 
+def test_an_output_with_texts_of_another_model_is_refused_and_unchanged(three: Path, out: Path) -> None:
+    run_job(three, out)
+    before = out.read_bytes()
+    with pytest.raises(BatchFileError, match="was answered by the model 'echo', not 'other': choose another output"):
+        run_job(three, out, model="other")
+    assert out.read_bytes() == before
+
+
+def test_an_output_of_nothing_but_errors_goes_on_with_any_model(tmp_path: Path, out: Path) -> None:
+    asked = write_input(tmp_path / "in.jsonl", b"not json", line("b"))
+    run_job(asked, out)
+    failed = [raw for raw in out.read_bytes().splitlines(keepends=True) if b"invalid_json" in raw]
+    out.write_bytes(b"".join(failed))
+    progress = run_job(asked, out, model="other")
+    assert (progress.done, progress.failed) == (2, 1)
+
+
 @pytest.mark.parametrize(
     "content",
     [
         b"my diary",
         b"my diary\n",
         b'{"id": 3}\n',
-        b'{"id": "batch_req_0", "custom_id": "a", "response": {"status_code": 400}, "error": {"message": ""}}\n',
+        b'{"id": "batch_req_0", "custom_id": "a", "response": {"status_code": 400},'
+        b' "error": {"code": "", "message": ""}}\n',
         b"\n",
         b"\xff\xff",
         b"[" * 100_000 + b"\n",

@@ -29,7 +29,7 @@ class EchoCluster(EchoWorkers):
 
     def device_reports(self) -> list[DeviceReport]:
         return [
-            DeviceReport(name, 2, 96, 4.0, 512 * MIB, 12 * MIB, 11 * MIB, 5, 1_234)
+            DeviceReport(name, 2, 96, 4.0, 512 * MIB, 12 * MIB, 11 * MIB, 400, 100, 5, 1_234)
             for name in self.settings.device_names
         ]
 

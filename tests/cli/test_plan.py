@@ -78,6 +78,11 @@ def test_the_json_tells_what_cannot_be_shared_from_what_any_number_may_share(lar
     assert whole["token-major"]["fit"] == {"alone": 13, "can_share": True, "sharing": None}
 
 
+def test_what_a_request_takes_in_host_pages_is_said_in_whole_blocks(large: Path) -> None:
+    said = "In host pages 100 tokens take 21.0 MiB, in blocks of 16 tokens: no window saves there."  # 7 x 16 x 192 KiB
+    assert said in run(large, context=100, prefix=10).stdout.splitlines()
+
+
 def test_a_context_beyond_the_models_own_is_planned_and_said(large: Path) -> None:
     assert run(large, context=32_769).stdout.splitlines()[-1] == "The model was made for at most 32,768 tokens."
     assert "was made for" not in run(large).stdout
@@ -141,6 +146,8 @@ def test_sliding_layers_are_counted_as_rings(tmp_path: Path) -> None:
         "layer_types": ["full_attention" if n in (5, 11, 17) else "sliding_attention" for n in range(18)],
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
+    head = run(tmp_path).stdout.splitlines()[0]
+    assert head.endswith(" 18.0 KiB a token (3.0 KiB in layers that keep every token, the rest in sliding windows)")
     result = run(tmp_path, "--json", "--granule", "64KiB", context=4_096)
     found = json.loads(result.stdout)
     assert (found["token_bytes"], found["kept_bytes"]) == (18 * 1024, 3 * 1024)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kvcluster.cli.progress import PlainProgress
+from kvcluster.cli.progress import PlainProgress, sentence
 from kvcluster.services.batch.job import Progress
 from tests.batch.stand_in import line, results, write_input
 
@@ -113,4 +113,13 @@ def test_plain_progress_is_the_first_line_the_last_and_one_every_five_seconds_be
         "1 of 6 lines, 1 failed, 10 tokens",
         "4 of 6 lines, 1 failed, 40 tokens",
         "6 of 6 lines, 1 failed, 60 tokens",
+    ]
+
+
+def test_workers_that_died_are_told_beside_the_lines() -> None:
+    told = [sentence(Progress(6, 3, 0, 30, lost_workers=lost)) for lost in (0, 1, 2)]
+    assert [each.removeprefix("3 of 6 lines, 0 failed, 30 tokens") for each in told] == [
+        "",
+        ", 1 worker died and its lines go on",
+        ", 2 workers died and their lines go on",
     ]

@@ -63,7 +63,8 @@ def test_all_answered_is_exit_code_0_and_a_table_of_devices(run: Run, good: Path
     assert heading.split("  ")[0] == "device"
     for words in ("requests", "tokens/s", "peak reserved", "peak committed", "peak live", "messages/token"):
         assert words in heading
-    assert first.split() == ["host:0", "2", "24.0", "512.0", "MiB", "12.0", "MiB", "11.0", "MiB", "0.052", "1234"]
+    peaks = ["512.0", "MiB", "12.0", "MiB", "11.0", "MiB"]
+    assert first.split() == ["host:0", "2", "24.0", *peaks, "100/400", "0.052", "1234"]
     assert second.startswith("host:1 ")
     assert len({len(row) for row in (heading, first, second)}) == 1
     assert result.stderr.splitlines()[-1] == "2 of 2 lines, 0 failed, 6 tokens"
@@ -80,6 +81,29 @@ def test_some_failed_is_exit_code_1_also_when_there_is_nothing_left_to_do(run: R
     assert run().exit_code == 1
     assert run().exit_code == 1
     assert len(results(tmp_path / "out.jsonl")) == 2
+
+
+def test_failed_lines_are_counted_by_kind_with_the_first_of_each_in_the_inputs_order(run: Run, tmp_path: Path) -> None:
+    bad = [line("b", max_tokens=0), line("c", n=0), b"not json"]
+    out = write_input(tmp_path / "in.jsonl", line("a"), *bad).with_name("out.jsonl")
+    assert run().exit_code == 1
+    out.write_bytes(b"".join(reversed(out.read_bytes().splitlines(keepends=True))))
+    again = run()
+    assert again.exit_code == 1
+    assert again.stderr.splitlines() == [
+        "all 4 lines have their result already",
+        "kvcluster: 2 failed with invalid_value, the first of them: "
+        "line 2: body.max_tokens is 0, and must be a whole number of at least 1",
+        "kvcluster: 1 failed with invalid_json, the first of them: "
+        "line 4: the line is not JSON at character 1: Expecting value",
+        f"kvcluster: each error stands in {out}; --retry-failed asks these lines again",
+    ]
+
+
+def test_another_model_does_not_go_on_with_an_output(run: Run, good: Path) -> None:
+    assert run().exit_code == 0
+    sentence = the_sentence(run("--model", "other"))
+    assert "was answered by the model 'm', not 'other': choose another output file, or that model" in sentence
 
 
 def test_without_anything_left_to_do_no_cluster_is_started(

@@ -180,7 +180,13 @@ def test_threads_are_the_cores_divided_between_all_workers_and_at_least_one() ->
 def test_the_config_file_that_ships_states_every_default() -> None:
     assert settings_from_yaml(ROOT / "ray_config.yaml") == settings_from({"model": "gemma3-270m"})
     (application,) = yaml.safe_load((ROOT / "ray_config.yaml").read_text())["applications"]
-    assert application["args"].keys() == Settings.model_fields.keys() - {"threads", "host_memory"}
+    left_out = {"threads", "host_memory", "device_memory", "granule"}  # what they are depends on other settings
+    assert application["args"].keys() == Settings.model_fields.keys() - left_out
+
+
+def test_the_config_file_that_ships_leaves_a_gpu_its_own_memory_and_granule() -> None:
+    settings = settings_from_yaml(ROOT / "ray_config.yaml", {"devices": "cuda"})
+    assert (settings.device_memory, settings.granule) == (None, None)
 
 
 def write(path: Path, text: str) -> Path:
@@ -219,6 +225,8 @@ def test_an_override_wins_over_the_file(tmp_path: Path) -> None:
         ("aplications: []", "aplications is not a setting: did you mean applications?"),
         ("applications: []", "applications must be a list of one application"),
         ("applications: {}", "applications must be a list of one application"),
+        ("model: m", "model stands in the wrong place: settings stand in the args of the application"),
+        ("applications: [{model: m}]", "applications[0].model stands in the wrong place: settings stand in the args"),
         ("applications: [{arg: {}}]", "applications[0].arg is not a setting: did you mean args?"),
         ("applications: [{args: {model: m, max_num_seqs: 0}}]", "max_num_seqs is 0, and must be"),
         ("applications: [{args: {model: m, granul: 4KiB}}]", "granul is not a setting: did you mean granule?"),

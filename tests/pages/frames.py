@@ -16,6 +16,7 @@ from kvcluster.errors import KvClusterError
 from kvcluster.ids import new_session
 from kvcluster.index.token_chain import packed
 from kvcluster.paged.block_pool import BlockPool
+from kvcluster.services.asks import MOST_RUNS
 from kvcluster.services.device_settings import DeviceSettings, MemorySettings
 from kvcluster.services.pages.service import PageService
 from kvcluster.services.pages.statistics import PageStatistics
@@ -33,11 +34,11 @@ MOST_TOKENS = 16 * SIZE
 class PageHost:
     """A pool of `blocks` blocks of 4 tokens, and its service, whose clock stands still."""
 
-    def __init__(self, blocks: int, quotas: Quotas) -> None:
+    def __init__(self, blocks: int, quotas: Quotas, most_runs: int = MOST_RUNS) -> None:
         self.clock = ManualClock()
         self.pool = BlockPool(blocks, SIZE, 2, 1, 4, dtype=torch.float32)
         memory = MemorySettings(blocks * PITCH_BYTES, PITCH_BYTES, 0, Limits(), quotas)
-        self.service = PageService(self.pool, DeviceSettings("host-kv", memory), clock=self.clock)
+        self.service = PageService(self.pool, DeviceSettings("host-kv", memory, most_runs=most_runs), clock=self.clock)
 
     def client(self, tenant: str = "", *, session: str | None = None) -> Client:
         return Client(self.service, tenant, session or new_session())
@@ -66,8 +67,8 @@ class PageHost:
 
 
 @contextmanager
-def page_host(blocks: int = 32, quotas: Quotas | None = None) -> Iterator[PageHost]:
-    host = PageHost(blocks, quotas or Quotas())
+def page_host(blocks: int = 32, quotas: Quotas | None = None, *, most_runs: int = MOST_RUNS) -> Iterator[PageHost]:
+    host = PageHost(blocks, quotas or Quotas(), most_runs)
     with host.pool:
         yield host
         host.seen()

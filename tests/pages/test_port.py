@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
-from kvcluster.errors import DriverError, NotAllowed, Quarantined
+from kvcluster.errors import DriverError, LimitReached, NotAllowed, Quarantined
 from kvcluster.index.token_chain import packed
-from kvcluster.services.asks import MOST, Find, Grow, Leave, Publish
+from kvcluster.services.asks import MOST, MOST_RUNS, Find, Grow, Leave, Publish
 from kvcluster.services.frames import in_frames
 from kvcluster.services.pages.asks import Fork, Permute
 from kvcluster.services.pages.local import LocalPages
 from kvcluster.services.sequence import MemoryState
+from tests.pages.frames import page_host
 from tests.pages.test_faults import Protection
 from tests.pages.test_faults import protection as protection
 from tests.pages.test_finding_and_sharing import LONG
@@ -158,3 +160,27 @@ def test_a_client_that_cannot_map_the_pages_leaves_no_session(protection: Protec
                 continue
             assert failing_call > 1
             break
+
+
+def test_a_sequence_of_more_blocks_than_a_reply_names_is_refused_before_anything_is_said() -> None:
+    with small_pages(4) as pages:
+        spec = replace(Writer(pages.port).memory.spec, max_tokens=SIZE * MOST_RUNS + 1)
+        before = pages.port.memories()
+        with pytest.raises(LimitReached, match="larger block_size"):
+            pages.port.memory(spec)
+        assert pages.port.memories() == before
+
+
+@pytest.mark.parametrize("unknown", [4, 8])
+def test_a_reply_that_would_name_too_many_blocks_is_refused_and_nothing_is_taken(unknown: int) -> None:
+    """Two blocks of the second are found, or three are new; a reply names two."""
+    with page_host(most_runs=2) as host:
+        client = host.client()
+        first = client.open()
+        first.find(LONG[:8])
+        first.close(8, [])
+        second = client.open()
+        before = host.picture()
+        with pytest.raises(NotAllowed, match="more runs of windows or blocks"):
+            second.find(LONG[: 8 + unknown])
+        assert host.picture() == before

@@ -8,8 +8,11 @@ import pytest
 
 from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
+from kvcluster.geometry.layout import Layout
+from kvcluster.services.asks import Grow
 from kvcluster.services.completion import Completion, Refused
 from kvcluster.services.request.settings import Fallback
+from kvcluster.services.sequence import SequenceSpec
 from tests.request.asking import Counting, asked, prompt
 from tests.request.world import World
 
@@ -207,3 +210,32 @@ def test_a_cancel_of_what_moved_gives_all_back_in_both_places(worlds: Worlds, st
     while service.step():
         pass
     assert world.free_bytes == world.device.audit().capacity_bytes
+
+
+@pytest.mark.parametrize("most_seqs", [1, 2, 3, 16])
+@pytest.mark.parametrize("granules", [4, 5, 6, 8, 10])
+def test_a_text_that_is_turned_away_takes_the_others_of_its_request_along_and_nobody_else(
+    worlds: Worlds, granules: int, most_seqs: int
+) -> None:
+    world = worlds(granules=granules)
+    service = world.open(fallback=Fallback.REFUSE, max_num_seqs=most_seqs)
+    results = world.run(service, {1: asked(prompt(1, 20), TOKENS, n=4), 2: asked(prompt(2, 3), 8)})
+    assert set(results) == {1, 2}
+
+
+def test_those_that_wait_for_pages_which_others_keep_begin_on_the_device_when_it_has_room(
+    worlds: Worlds, greedy: Greedy, tokenizer: Tokenizer
+) -> None:
+    world = worlds(granules=9, blocks=40)
+    assert world.pages is not None
+    port = world.pages.open_port()
+    memory = port.memory(SequenceSpec(world.model.geometry, Layout.TOKEN_MAJOR, 160))
+    port.one(Grow(memory, 160))
+    service = world.open(fallback=Fallback.HOST)
+    prompts = {key: prompt(key, 20) for key in range(4)}
+    results = world.run(service, {key: asked(ids, 40) for key, ids in prompts.items()})
+    for key, ids in prompts.items():
+        said = results[key]
+        assert isinstance(said, Completion)
+        assert said.text == tokenizer.decode(greedy(ids, 40))
+    port.close_memory(memory)

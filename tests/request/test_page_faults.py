@@ -38,14 +38,15 @@ BEAMS: Requests = {0: wide(prompt(2, 9), 3, max_tokens=8), 1: asked(prompt(3, 6)
 
 @dataclass
 class Failing:
-    """Counts; call number `at` fails."""
+    """Counts; call number `at` fails, and as many after it as make `times`."""
 
     at: int = 0
+    times: int = 1
     calls: int = 0
 
     def passes(self) -> bool:
         self.calls += 1
-        return self.calls != self.at
+        return not self.at <= self.calls < self.at + self.times
 
 
 @dataclass(frozen=True)
@@ -129,15 +130,16 @@ def test_each_driver_call_may_fail_while_sequences_move_and_every_text_is_equal(
             break
 
 
+@pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize(("requests", "granules"), [(MOVING, 9), (BEAMS, 1)], ids=["moves", "beams"])
-def test_each_change_of_access_may_fail_while_sequences_move_and_fork(
-    scenes: Scenes, monkeypatch: pytest.MonkeyPatch, requests: Requests, granules: int
+def test_each_change_of_access_and_the_next_may_fail_while_sequences_move_and_fork(
+    scenes: Scenes, monkeypatch: pytest.MonkeyPatch, requests: Requests, granules: int, times: int
 ) -> None:
     with scenes(granules) as scene:
         wanted = scene.run(requests)
     honest = linux.protect
     for number in itertools.count(1):
-        failure = Failing(number)
+        failure = Failing(number, times)
 
         def protect(address: int, size_bytes: int, protection: int, failure: Failing = failure) -> None:
             if not failure.passes():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvcluster.services.batch.input import Line
 from kvcluster.services.batch.output import ResultFile
@@ -37,12 +37,13 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Lines with a result so far, earlier runs included; tokens are of this run."""
+    """Lines with a result so far, earlier runs included; tokens and workers that died are of this run."""
 
     total: int
     done: int
     failed: int
     generated_tokens: int
+    lost_workers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ class BatchJob:
         return None
 
     def _lose(self, event: WorkerLost) -> None:
+        self._progress = replace(self._progress, lost_workers=self._progress.lost_workers + 1)
         self._returning.discard(event.worker)
         if event.returns:
             self._returning.add(event.worker)
@@ -172,7 +174,7 @@ class BatchJob:
         self._output.append(encode_result(answer, model=self._spec.model, created=self._spec.created()))
         self._losses.pop(answer.line_number, None)
         before, outcome = self._progress, answer.outcome
-        tokens = outcome.completion_tokens if isinstance(outcome, Completion) else 0
+        tokens = before.generated_tokens + (outcome.completion_tokens if isinstance(outcome, Completion) else 0)
         failed = before.failed + isinstance(outcome, Refused)
-        self._progress = Progress(before.total, before.done + 1, failed, before.generated_tokens + tokens)
+        self._progress = replace(before, done=before.done + 1, failed=failed, generated_tokens=tokens)
         self._tell(self._progress)

@@ -24,10 +24,11 @@ SYNC_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An input line that has its result; the text itself stays on the disk."""
+    """An input line that has its result, of that model unless it failed; the text itself stays on the disk."""
 
     custom_id: str | None
     failed: bool
+    model: str | None
 
 
 class ResultFile:

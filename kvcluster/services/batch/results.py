@@ -25,13 +25,15 @@ LINE_START = b'{"id": "batch_req_'
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`text` is None where the line was refused, and `message` where it was not."""
+    """`text` and `model` are None where the line was refused, `message` and `code` where it was not."""
 
     line_number: int
     custom_id: str | None
     status_code: int
     text: str | None
+    model: str | None
     message: str | None
+    code: str | None
 
     @property
     def failed(self) -> bool:
@@ -87,10 +89,20 @@ def decode_result(raw: bytes) -> Result | None:
         line = json.loads(raw)
         number = int(_ID.fullmatch(line["id"])[1])  # type: ignore[index]  # a TypeError, where it does not match
         custom_id, status = line["custom_id"], line["response"]["status_code"]
-        text = line["response"]["body"]["choices"][0]["text"] if status == 200 else None
-        message = None if status == 200 else line["error"]["message"]
+        said = _completed(line["response"]["body"]) if status == 200 else _refused(line["error"])
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
-    said = isinstance(message if text is None else text, str)
-    known = said and isinstance(custom_id, str | None) and type(status) is int
-    return Result(number, custom_id, status, text, message) if known else None
+    all_texts = all(isinstance(text, str | None) for text in said) and sum(text is None for text in said) == 2
+    known = all_texts and isinstance(custom_id, str | None) and type(status) is int
+    return Result(number, custom_id, status, *said) if known else None
+
+
+Said = tuple[Any, Any, Any, Any]  # text, model, message, code: two of them are None
+
+
+def _completed(body: dict[str, Any]) -> Said:
+    return body["choices"][0]["text"], body["model"], None, None
+
+
+def _refused(error: dict[str, Any]) -> Said:
+    return None, None, error["message"], error["code"]

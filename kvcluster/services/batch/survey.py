@@ -1,4 +1,4 @@
-"""What is to be done: how many lines there are, and whether the output on hand is of this very input."""
+"""What is to be done: how many lines there are, and whether the output on hand is of this very input and model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from kvcluster.services.batch.input import BatchFileError, read_lines
 from kvcluster.services.batch.output import ResultFile
 
 
-def count_lines(path: Path, output: ResultFile) -> int:
+def count_lines(path: Path, output: ResultFile, *, model: str) -> int:
     """The input's lines that get a result each.
 
     Raises:
-        BatchFileError: the output holds the result of a line that is not there, or has another custom_id.
+        BatchFileError: the output holds the result of a line that is not there, or has another custom_id; or a text
+            of another model.
     """
+    _check_model(output, model)
     total = 0
     left = dict(output.earlier)
     for line in read_lines(path):
@@ -24,6 +26,16 @@ def count_lines(path: Path, output: ResultFile) -> int:
     if left:
         raise _foreign(output, f"line {min(left)} is blank or beyond the end of {path}")
     return total
+
+
+def _check_model(output: ResultFile, model: str) -> None:
+    """Texts of two models in one file could not be told apart by whoever counts on one."""
+    for number, done in output.earlier.items():
+        if done.model not in (None, model):
+            reason = (
+                f"line {number} was answered by the model {done.model!r}, not {model!r}: choose another output file"
+            )
+            raise BatchFileError(path=str(output.path), reason=f"{reason}, or that model")
 
 
 def _foreign(output: ResultFile, evidence: str) -> BatchFileError:

@@ -85,6 +85,7 @@ class PageOperations:
 
     def _find(self, request: RequestId, op: wire.Find, work: Work, most_tokens: int) -> wire.Answer:
         found = self._memory.find(request, op.token_ids, work, most_tokens=most_tokens)
+        work.naming(found.blocks)
         return wire.Paged(start=0, blocks=_keys(found.blocks), known=found.tokens, tokens=found.tokens)
 
     def _perform(self, request: RequestId, op: wire.Operation, work: Work) -> wire.Answer:
@@ -123,6 +124,7 @@ class PageOperations:
                 return wire.Returned()
             case wire.Commit():
                 growth = self._memory.commit(GrantId(request, op.grant), op.tokens, work)
+                work.naming(growth.blocks)
                 return wire.Paged(start=growth.start, blocks=_keys(growth.blocks))
 
     def _branch(self, request: RequestId, op: wire.Fork | wire.Permute | wire.Share) -> wire.Answer:

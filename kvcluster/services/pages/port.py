@@ -19,6 +19,7 @@ from kvcluster.index.token_chain import count_of
 from kvcluster.paged.store import PageStore
 from kvcluster.services.ask_checks import check_load, check_room, check_token_ids
 from kvcluster.services.asks import (
+    MOST_RUNS,
     Ask,
     End,
     Find,
@@ -79,7 +80,15 @@ class PagePort:
         return self.welcome.block_tokens
 
     def memory(self, spec: SequenceSpec) -> SequencePages:
-        """A new sequence; the host hears of it with its first ask. Costs nothing."""
+        """A new sequence; the host hears of it with its first ask. Costs nothing.
+
+        Raises:
+            LimitReached: it may have more blocks than one reply names.
+        """
+        blocks = ceil_div(spec.max_tokens, self.block_tokens)
+        if blocks > MOST_RUNS:
+            remedy = "give a larger block_size, or fewer tokens"
+            raise LimitReached(limit="blocks of a sequence", need=blocks, free=MOST_RUNS, remedy=remedy)
         memory = SequencePages(self, RequestId(self.session, next(self._requests)), spec)
         self._memories.add(memory)
         return memory

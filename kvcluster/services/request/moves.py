@@ -4,23 +4,33 @@ A move is one growth in the place where the sequence goes, and a copy of its row
 at a step boundary, whole or not at all, and waits for the growth's answer, as nothing else in the loop does: it spares
 the prefill of all that is copied. What is refused is preempted as if there were no other place.
 
-Back go the oldest, one a boundary, while nobody waits at the device and nobody there is refused; each goes back once,
-so that a device which is short again does not make anybody travel to and fro.
+Back go the oldest, one a boundary, while nobody waits at the device and nobody there is refused: first of those that
+wait for pages, which somebody else may keep for long, then of those that run there. These go back once, so that a
+device which is short again does not make anybody travel to and fro.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvcluster.errors import DriverError, KvClusterError, LimitReached, NeverFits, NotAllowed, OutOfBudget
+from kvcluster.errors import (
+    DriverError,
+    GrantRefused,
+    KvClusterError,
+    LimitReached,
+    NeverFits,
+    NotAllowed,
+    OutOfBudget,
+    Quarantined,
+)
 from kvcluster.services.asks import End, Grow
 from kvcluster.services.kv_port import KvMemory, KvPort
 from kvcluster.services.request.back_off import BackOff
-from kvcluster.services.request.generation import Generation
+from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.margin import admission_tokens
 from kvcluster.services.request.shared import Shared
 
-REFUSALS = OutOfBudget | NeverFits | NotAllowed | LimitReached | DriverError
+REFUSALS = OutOfBudget | NeverFits | NotAllowed | LimitReached | DriverError | GrantRefused | Quarantined
 
 
 class Moves:
@@ -52,28 +62,50 @@ class Moves:
         return end
 
     def come_back(self) -> None:
-        """The oldest sequence of the pages goes back, if one may and the device has room for it. Raises as `flee`."""
-        now = self._clock()
-        generation = self._returning()
-        if generation is None or now < self._again_at:
+        """The oldest of the pages goes back, if one may and the device has room for it. Raises as `flee`."""
+        roster = self._device.roster
+        is_short = bool(roster.waiting) or any(generation.refusal for generation in roster.running)
+        if is_short or self._clock() < self._again_at:
             return
-        from kvcluster.tensors.moving import copy_from_pages
-
+        generation = self._waiting() or self._returning()
+        if generation is None:
+            return
         memory = self._grown(self._device_port, self._device, generation)
         if isinstance(memory, OutOfBudget):
             self._back_off = self._back_off.after(memory)
-            self._again_at = now + self._back_off.wait_s
+            self._again_at = self._clock() + self._back_off.wait_s
         if isinstance(memory, KvClusterError):
             generation.may_return = isinstance(memory, OutOfBudget)
             return
         self._back_off, generation.may_return = BackOff(), False
+        if generation.phase is Phase.WAITING:
+            self._begin(generation, memory)
+            return
+        from kvcluster.tensors.moving import copy_from_pages
+
         copy_from_pages(generation.views, memory.views(self._device.dtype), generation.held)
         self._pages.ending.append(self._arrive(generation, memory, self._pages, self._device))
 
-    def _returning(self) -> Generation | None:
-        roster = self._device.roster
-        if roster.waiting or any(generation.refusal for generation in roster.running):
+    def _begin(self, generation: Generation, memory: KvMemory) -> None:
+        """One that waited for pages runs on the device, from its first token on."""
+        self._pages.move(generation, self._device)
+        self._device.own(generation, memory)
+        generation.grown(self._device.dtype)
+        generation.begin(0)
+        self._device.roster.admit(generation)
+
+    def _waiting(self) -> Generation | None:
+        """The oldest that pages refused and the device may have room for by now."""
+        if self._device.free_seats < 1:
             return None
+        for generation in self._pages.roster.waiting:
+            is_quiet = generation.memory is None or not generation.memory.in_flight
+            is_refused = generation.ask_again_at > self._clock()
+            if is_quiet and is_refused and generation.may_return and not generation.places_too_small:
+                return generation
+        return None
+
+    def _returning(self) -> Generation | None:
         for generation in self._pages.roster.running:
             memory = generation.memory
             is_quiet = memory is not None and not memory.in_flight and memory not in self._pages.publications

@@ -110,13 +110,14 @@ class RequestService:
             place.desk.boundary()
         if self._moves:
             self._moves.come_back()
+        self._answer_decided()  # before the plan: a text that is refused takes the others of its request along
         pieces = self._plan()
         waited = not pieces and any(place.desk.in_flight for place in self._places)
         if waited:
             for place in self._places:
                 place.desk.settle()
+            self._answer_decided()
             pieces = self._plan()
-        self._answer_decided()
         if pieces:
             self._compute(pieces)
         self._note()
@@ -167,7 +168,7 @@ class RequestService:
         place = self._places[0]
         if made[0].crew:
             if self._beams is None:
-                sentence = "use_beam_search needs host pages, and there are none: give host_memory (512MiB, say) or fallback host"
+                sentence = "use_beam_search needs host pages, and there are none: give host_memory 512MiB, say"
                 self._answer(key, Refused(BAD_REQUEST, INVALID, sentence))
                 return
             place = self._places[1]
