@@ -18,6 +18,8 @@ from tests.exact.conftest import opened_by_both
 from tests.exact.subject import Prompts, Subject, greedy
 from tests.request.world import World
 
+pytestmark = pytest.mark.xdist_group("gemma3-270m")  # one process opens it
+
 Worlds = Callable[..., World]
 
 NEW_TOKENS = 16

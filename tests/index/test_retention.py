@@ -192,7 +192,7 @@ def test_blocks_of_one_call_are_worth_what_they_are_worth_one_by_one() -> None:
         retention: Retention[int] = Retention()
         here: set[int] = set()
         hits, draws = 0, random.Random(2)
-        for turn in range(6_000):
+        for turn in range(3_000):
             of = draws.randrange(20) if turn % 3 == 0 else 1_000 + turn
             keys = [10 * of + at for at in range(draws.randint(1, 9))]
             hits += len(here.intersection(keys))

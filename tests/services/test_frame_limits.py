@@ -10,6 +10,7 @@ import pytest
 
 from kvcluster.driver.protocol import Fence
 from kvcluster.errors import NotAllowed
+from kvcluster.services.ask_checks import refusal_of
 from kvcluster.services.asks import (
     MOST,
     MOST_ASKS,
@@ -23,7 +24,6 @@ from kvcluster.services.asks import (
     Shed,
     TakeSnapshot,
     load_of,
-    refusal_of,
 )
 from kvcluster.services.frames import in_frames
 from kvcluster.services.sequence import MemoryState, SequenceMemory
