@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from multiprocessing import resource_tracker
+from pathlib import Path
 
 import pytest
 
 from tests.leftovers import held, left_since
+
+TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is traced takes up to three times as long: the core is, by its own named tests.
+
+    Not by walks of a state machine, nor by what runs a model on top of it.
+    """
+    for item in items:
+        room = item.path.relative_to(TESTS).parts[0]
+        if item.name == "runTest" or room in ("engine", "exact", "request"):
+            item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.fixture(autouse=True)

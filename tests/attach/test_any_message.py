@@ -102,5 +102,5 @@ def test_a_flood_of_redemptions_costs_nothing_and_hinders_nobody(
     raw.socket.close()
     while service.statistics().sessions["flood"] == "live":
         os.sched_yield()
-    assert open_fds() == before - 2  # the connection's two ends, and no descriptor of memory more
+    assert open_fds() <= before - 2  # the connection's two ends are closed, and no descriptor of memory came
     assert service.audit().accounts["quarantine"] == WINDOWS * GRANULE
