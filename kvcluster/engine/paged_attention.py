@@ -1,10 +1,10 @@
 """Attention over host pages: K and V are gathered out of their blocks, or read in the blocks where they lie.
 
-Gathered, they are copied once a layer and then computed as in a range: 1.1 to 1.3 times a range's time for one token,
+Gathered, they are copied once a layer and then computed as in a range: 1.2 to 1.4 times a range's time for one token,
 1.0 for a chunk, in whatever order the blocks lie. That copy stays in the processor's cache; where it does not, from
-some 16 MiB of K and V a layer on, it took 1.7 to 1.8 times a range's time.
+some 16 MiB of K and V a layer on, it took 1.7 to 1.8 times a range's time (docs/decisions/0014).
 
-There one float32 token reads them in place, in 1.1 to 1.5. The blocks of a run (equal steps from number to number) are
+There one float32 token reads them in place, in 1.2 to 1.7. The blocks of a run (equal steps from number to number) are
 one strided operand of torch's batched product: for each head and each place in a block a matrix [blocks, head_dim],
 whose rows are one pool step apart. No byte of K or V is copied. Keys come in another order than their tokens, which
 matters to no sum. Each run costs two calls. In bfloat16 torch copies such operands by itself; for chunks it took 1.3 to

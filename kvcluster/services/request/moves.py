@@ -1,4 +1,4 @@
-"""Sequences that change places and keep what they computed: to host pages when the device is short, and back.
+"""Sequences that change places, with what they computed: to host pages when the device is short, and back.
 
 A move is one growth in the place where the sequence goes, and a copy of its rows; then its old memory ends. It is done
 at a step boundary, whole or not at all, and waits for the growth's answer, as nothing else in the loop does: it spares
