@@ -7,11 +7,12 @@ more than a share of what is free now. It is measured again once a model is ther
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from actors.device_spec import DeviceAddress, DeviceSpec
+from kvcluster.attach.protocol import Survivor
 from kvcluster.config import Backend, ConfigError
 from kvcluster.driver.cuda import open_cuda_driver
 from kvcluster.driver.host import open_host_driver
@@ -29,8 +30,8 @@ class OpenedDevice:
     settings: DeviceSettings
 
 
-def open_device_driver(spec: DeviceSpec) -> OpenedDevice:
-    """The driver of the device's own process.
+def open_device_driver(spec: DeviceSpec, survivors: Sequence[Survivor] = ()) -> OpenedDevice:
+    """The driver of the device's own process. What `survivors` have mapped of a GPU is the device's, and not free.
 
     Raises:
         DeviceMissing: no such GPU here, or it lacks what we need.
@@ -42,7 +43,8 @@ def open_device_driver(spec: DeviceSpec) -> OpenedDevice:
         driver = open_host_driver(granule_bytes=sizes.granule_bytes, capacity_bytes=sizes.capacity_bytes)
         return OpenedDevice(driver, spec.settings)
     see_gpus(spec.gpu.visible)  # Ray may have hidden them all from an actor that asked for none
-    return _on_gpu(open_cuda_driver(spec.settings.name), spec.settings, spec.gpu.utilization)
+    foreign_bytes = sum(survivor.size_bytes for survivor in survivors)
+    return _on_gpu(open_cuda_driver(spec.settings.name), spec.settings, spec.gpu.utilization, foreign_bytes)
 
 
 def open_client_driver(address: DeviceAddress) -> Driver:
@@ -72,8 +74,8 @@ def gpus_visible(visible: str | None) -> Iterator[None]:
         see_gpus(before)
 
 
-def _on_gpu(driver: Driver, settings: DeviceSettings, utilization: float) -> OpenedDevice:
-    free_bytes = driver.memory_info().free_bytes
+def _on_gpu(driver: Driver, settings: DeviceSettings, utilization: float, foreign_bytes: int) -> OpenedDevice:
+    free_bytes = driver.memory_info().free_bytes + foreign_bytes
     try:
         memory = what_is_there(settings.memory, device=settings.name, free_bytes=free_bytes, utilization=utilization)
     except ValueError as too_little:

@@ -14,25 +14,29 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
+from actors.asking import OWNERS, actors_named, answers
 from actors.backends import gpus_visible
 from actors.devices import find_device
 from actors.gpus import gpus_of, visible_to_ray
 from actors.own_ray import all_ended, signals_held_back
 from actors.owners import NAMESPACE
-from actors.site import open_site
+from actors.site import Place, Site, open_site
 from actors.workers import RayWorkers
 from kvcluster.config import Backend, ConfigError, Settings
 from kvcluster.engine.pretrained import model_folder
+from kvcluster.errors import DeviceUnreachable
+from kvcluster.failpoints import Passer, arm_with, process_is
 from kvcluster.units import MIB
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 8.0
+LEAVE_S = 0.5
 OBJECT_STORE_BYTES = 128 * MIB  # prompts and texts pass through it, and no memory of ours
 
 _QUIET: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
@@ -51,15 +55,38 @@ def open_cluster(
     """
     folder = str(model_folder(settings.model))
     with ExitStack() as opened:
+        opened.enter_context(_armed(settings.failpoints))
         gpus = gpus_of(settings)
         _start_ray(address or os.environ.get("RAY_ADDRESS"), settings, len(gpus), opened)
         site = open_site(settings, ray.get_runtime_context().get_node_id(), gpus)
-        for name in filter(None, site.devices):
-            find_device(name, site.node_id, settings)
+        for place in dict.fromkeys(place for place in site.seats if place.device):
+            _find(place, site, settings)
         workers = RayWorkers(settings, folder, site, env=worker_env or {})
         opened.callback(workers.stop)
         workers.start()
         yield workers
+
+
+@contextmanager
+def _armed(text: str) -> Iterator[None]:
+    """In the block this process is armed as the settings say, if they do."""
+    process_is(Passer.JOB)
+    if not text:
+        yield
+        return
+    arm_with(text)
+    try:
+        yield
+    finally:
+        arm_with("")
+
+
+def _find(place: Place, site: Site, settings: Settings) -> None:
+    """The device there is, or is made. Raises as `find_device`, with the node where there are several."""
+    try:
+        find_device(place.device, place.node_id, settings)
+    except DeviceUnreachable as error:
+        raise DeviceUnreachable(device=site.named(place), reason=error.reason) from None
 
 
 @contextmanager
@@ -105,7 +132,8 @@ def _own_resources(settings: Settings, gpus: int) -> dict[str, int]:
             "devices is cuda, and this process sees no GPU: see CUDA_VISIBLE_DEVICES, or use host devices"
         )
     devices = gpus if is_gpu else len(settings.device_names)
-    cpus = devices + devices * settings.workers_per_device + (settings.host_memory_bytes is not None)
+    workers = devices * settings.workers_per_device
+    cpus = devices + workers + (settings.host_memory_bytes is not None) + 1  # the supervisor
     return {"num_cpus": cpus, "num_gpus": gpus} if is_gpu else {"num_cpus": cpus}
 
 
@@ -119,7 +147,10 @@ def _start_own(resources: dict[str, int]) -> None:
 
 
 def _stop_own() -> None:
+    """Owners whose sessions have ended leave first, so that no file of theirs stays; the next start removes others'."""
     with all_ended():
+        with suppress(RayError, RuntimeError):
+            answers(actors_named(OWNERS), lambda owner: owner.leave.remote(), timeout_s=LEAVE_S)
         ray.shutdown()
 
 

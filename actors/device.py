@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 from actors.backends import open_device_driver
 from actors.boundary import or_die
 from actors.device_spec import DeviceAddress, DeviceSpec
+from actors.incarnations import begin_incarnation
+from actors.owners import OwnerKind
 from actors.serving import open_serving, stay_on
+from actors.supervisor import announce
 from kvcluster.config import Backend
 from kvcluster.driver.limits import descriptor_room
+from kvcluster.failpoints import Failpoint, Passer, arm_with, process_is, reach
 from kvcluster.services.device import DeviceService
 from kvcluster.services.filler import Filler
 from kvcluster.services.statistics import DeviceStatistics
@@ -24,15 +29,20 @@ class DeviceActor:
     """Created by `actors.devices.find_device`, one a device and node."""
 
     def __init__(self, spec: DeviceSpec) -> None:
+        process_is(Passer.DEVICE)
         stay_on(spec.node_id)
         self._spec = spec
-        opened = open_device_driver(spec)
-        self._service = DeviceService(opened.driver, opened.settings, clock=time.monotonic)
+        file, settings = begin_incarnation(OwnerKind.DEVICE, spec.node_id, spec.settings)
+        opened = open_device_driver(replace(spec, settings=settings), file.survivors)
+        self._service = DeviceService(opened.driver, opened.settings, clock=time.monotonic, log=file)
         self._filler = Filler(self._service.fill)
         self._descriptors = descriptor_room()
+        reach(Failpoint.OWNER_OPENED)
         self._serving = open_serving(
-            spec.settings.name, self._service, idle_exit_s=spec.idle_exit_s, chores=[self._filler]
+            settings.name, self._service, file, idle_exit_s=spec.idle_exit_s, chores=[self._filler]
         )
+        announce(OwnerKind.DEVICE, spec.settings.name, epoch=self._service.statistics().epoch)
+        reach(Failpoint.OWNER_SERVING)
 
     def address(self) -> DeviceAddress:
         """Where clients attach, and what of. A device that is leaving is gone: see `Serving.attach`."""
@@ -44,6 +54,7 @@ class DeviceActor:
             asked=self._spec.sizes,
             quotas=self._spec.settings.memory.quotas,
             descriptors=self._descriptors,
+            file=self._serving.file,
         )
 
     def measure(self) -> int:
@@ -69,6 +80,18 @@ class DeviceActor:
     def audit(self) -> DeviceStatistics:
         """The figures of one moment, after everything was checked to sum. Raises as `Serving.audited`."""
         return self._serving.audited(self._service.audit)
+
+    def arm(self, text: str) -> None:
+        """Arm this process's failpoints, for fault tests: see `kvcluster.failpoints.arm_with`. Raises as it does."""
+        arm_with(text)
+
+    def leave(self) -> bool:
+        """Close, if no session is there; whether it did. See `Serving.leave`."""
+        return self._serving.leave()
+
+    def __ray_shutdown__(self) -> None:
+        """Ray calls it when this process is told to end (SIGTERM). With sessions it ends as it would by SIGKILL."""
+        self._serving.leave()
 
     def close(self) -> None:
         """Give back what no client has. The actor is of no use afterwards; whoever calls this kills it next."""

@@ -50,3 +50,4 @@ class DeviceAddress:
     asked: Sizes
     quotas: Quotas
     descriptors: int  # its process had room for so many before it created any memory
+    file: str  # of its incarnations

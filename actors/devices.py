@@ -28,6 +28,7 @@ from actors.owners import (
 )
 from kvcluster.config import Backend, ConfigError, Settings
 from kvcluster.errors import DeviceUnreachable
+from kvcluster.failpoints import environment_of
 from kvcluster.services.device_settings import MemorySettings, bulk_bytes_for, pool_bytes_for
 from kvcluster.services.memory_check import check_device
 from kvcluster.units import format_bytes
@@ -56,6 +57,7 @@ def device_spec(name: str, node_id: str, settings: Settings) -> DeviceSpec:
         granule_bytes=sizes.granule_bytes,
         pool_bytes=pool_bytes_for(sizes.capacity_bytes),
         bulk_bytes=bulk_bytes_for(sizes.granule_bytes) if is_gpu else 0,
+        grace_s=settings.successor_grace_s,
     )
     gpu = GpuUse(settings.gpu_memory_utilization, os.environ.get(VISIBLE)) if is_gpu else None
     return DeviceSpec(incarnation(name, memory, settings), node_id, settings.idle_exit_s, gpu)
@@ -69,6 +71,13 @@ def find_device(name: str, node_id: str, settings: Settings, *, env: dict[str, s
         DeviceUnreachable: it does not start or answer.
         DeviceMissing, DriverError: this process does not see the GPU, or cannot use it.
     """
+    sought = sought_device(name, node_id, settings)
+    found = find_owner(sought, env=env or environment_of(settings.failpoints))
+    return Device(name, node_id, found.actor, found.address)
+
+
+def sought_device(name: str, node_id: str, settings: Settings) -> Sought:
+    """What there is to be. Raises as `device_spec`."""
     spec = device_spec(name, node_id, settings)
 
     def check(address: DeviceAddress) -> None:
@@ -76,8 +85,7 @@ def find_device(name: str, node_id: str, settings: Settings, *, env: dict[str, s
         if address.backend is Backend.HOST:
             check_device(settings, address.descriptors)
 
-    found = find_owner(Sought(OwnerKind.DEVICE, name, node_id, DeviceActor, spec, check), env=env)
-    return Device(name, node_id, found.actor, found.address)
+    return Sought(OwnerKind.DEVICE, name, node_id, DeviceActor, spec, check)
 
 
 def actor_name(name: str, node_id: str) -> str:

@@ -5,10 +5,16 @@ A module of its own, beside `actors.proxies`, because pages are tensors: whoever
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from actors.hosts import Host, find_host
-from actors.proxies import HELLO_TIMEOUT_S, ActorSender, session_with
+from actors.hosts import Host, find_host, sought_host
+from actors.incarnations import HELLO_TIMEOUT_S, SeekOwner
+from actors.owners import OwnerKind, make_owner
+from actors.proxies import ActorSender, session_with
 from kvcluster.attach.client import AttachClient, open_attach_client
 from kvcluster.attach.protocol import HandedHandle
 from kvcluster.config import Settings
@@ -18,11 +24,12 @@ from kvcluster.errors import DeviceUnreachable
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.ids import new_session
 from kvcluster.paged.store import PageStore, attach_store
-from kvcluster.services.pages.port import PagePort
+from kvcluster.services.contact import Link
+from kvcluster.services.pages.port import PagePort, Pages
 
 
-def open_page_port(host: Host) -> PagePort:
-    """A session of this process with these pages, all of them mapped for reading.
+def open_page_port(host: Host, owner: SeekOwner | None = None) -> PagePort:
+    """A session of this process with these pages, all mapped for reading. When they die, `owner` says how to go on.
 
     Raises:
         DeviceUnreachable: nobody answers at the socket, or what came is no such memory. Nothing stays open.
@@ -34,7 +41,22 @@ def open_page_port(host: Host) -> PagePort:
         undo.callback(attach.close)
         store = _mapped(attach, host)
         undo.pop_all()
-    return PagePort(session, attach.welcome, store, ActorSender(host.actor, attach))
+    seek = SeekPages(owner, host) if owner else None
+    return PagePort(session, attach.welcome, store, ActorSender(host.actor, attach), seek=seek)
+
+
+@dataclass(frozen=True, slots=True)
+class SeekPages:
+    """Finds the next incarnation of a host actor, and maps its memory: a `services.contact.Seek`."""
+
+    owner: SeekOwner
+    host: Host
+
+    def __call__(self, session: str, epoch: int, *, stopping: threading.Event) -> Link[Pages]:
+        def opened(actor: Any, attach: AttachClient) -> Pages:
+            return Pages(ActorSender(actor, attach), _mapped(attach, self.host))
+
+        return self.owner.next_one(epoch, session, opened, stopping)
 
 
 def open_page_session(geometry: KvGeometry, node_id: str, settings: Settings) -> PagePort:
@@ -44,7 +66,16 @@ def open_page_session(geometry: KvGeometry, node_id: str, settings: Settings) ->
         ConfigError, DeviceUnreachable: as `find_host`. Nothing stays open.
         LimitReached, DriverError: as `open_page_port`. Nothing stays open.
     """
-    return session_with(lambda: find_host(geometry, node_id, settings), open_page_port)
+    sought = sought_host(geometry, node_id, settings)
+
+    def opened(host: Host) -> PagePort:
+        path = Path(host.address.file)
+        owner = SeekOwner(
+            OwnerKind.HOST_PAGES, sought.name, node_id, path, lambda: make_owner(sought), settings.lease_s
+        )
+        return open_page_port(host, owner)
+
+    return session_with(lambda: find_host(geometry, node_id, settings), opened)
 
 
 def _mapped(attach: AttachClient, host: Host) -> PageStore:

@@ -34,6 +34,7 @@ class HostAddress:
     name: str
     capacity_bytes: int
     quotas: Quotas
+    file: str  # of its incarnations
 
 
 def pages_name(shape: PageShape, dtype: str) -> str:

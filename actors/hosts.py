@@ -14,6 +14,7 @@ from actors.host_spec import HostAddress, HostSpec, pages_name
 from actors.owners import OwnerKind, Sought, find_owner, incarnation, living_owner
 from kvcluster.config import ConfigError, Settings
 from kvcluster.driver.limits import memory_room
+from kvcluster.failpoints import environment_of
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.paged.shape import PageShape
 from kvcluster.services.device_settings import MemorySettings
@@ -57,12 +58,17 @@ def find_host(geometry: KvGeometry, node_id: str, settings: Settings, *, env: di
             much memory.
         DeviceUnreachable: the actor does not start or answer.
     """
+    sought = sought_host(geometry, node_id, settings)
+    _check_room(sought.spec)
+    found = find_owner(sought, env=env or environment_of(settings.failpoints))
+    return Host(sought.spec, found.actor, found.address)
+
+
+def sought_host(geometry: KvGeometry, node_id: str, settings: Settings) -> Sought:
+    """What there is to be. Raises as `host_spec`."""
     spec = host_spec(geometry, node_id, settings)
     name = spec.settings.name
-    _check_room(spec)
-    sought = Sought(OwnerKind.HOST_PAGES, name, node_id, HostKvActor, spec, lambda there: _check_same(there, spec))
-    found = find_owner(sought, env=env)
-    return Host(spec, found.actor, found.address)
+    return Sought(OwnerKind.HOST_PAGES, name, node_id, HostKvActor, spec, lambda there: _check_same(there, spec))
 
 
 def _check_room(spec: HostSpec) -> None:

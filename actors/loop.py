@@ -23,12 +23,14 @@ Outcomes = list[tuple[int, Completion | Refused]]
 
 
 def serve(service: RequestService, *, stopping: threading.Event, publish: Callable[[Outcomes], None]) -> None:
-    """Run `service` until `stopping`, and close it. Outcomes are published in whatever way it ends.
+    """Run `service` until `stopping`, and close it. Outcomes are published in whatever way it ends, and where that is a
+    failure nobody goes on with what it computed.
 
     Raises:
         Quarantined: only the end of this process frees what it still has mapped.
         Whatever the service raises: it is of no more use.
     """
+    failed = True
     try:
         while not stopping.is_set():
             if not service.step():
@@ -36,7 +38,10 @@ def serve(service: RequestService, *, stopping: threading.Event, publish: Callab
             publish(service.finished())
             _check_nothing_kept(service)
         service.close()
+        failed = False
     finally:
+        if failed:
+            service.distrust()
         publish(service.finished())
 
 

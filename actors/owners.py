@@ -60,10 +60,12 @@ class Found:
 
 
 def incarnation(name: str, memory: MemorySettings, settings: Settings) -> DeviceSettings:
-    """What an owner that is made now is set to: this memory, bounded as `settings` say, and an epoch of its own."""
+    """What an owner that is made now is set to: this memory, bounded as `settings` say. Each process of it begins an
+    epoch of its own: see `actors.incarnations`.
+    """
     limits = Limits(settings.grant_s, settings.retry_after_min_s, settings.retry_after_max_s)
     bounded = replace(memory, limits=limits, quotas=Quotas(settings.tenant_quota_bytes))
-    return DeviceSettings(name, bounded, time.time_ns() // 1_000, settings.lease_s, settings.heartbeat_s)
+    return DeviceSettings(name, bounded, lease_s=settings.lease_s, heartbeat_s=settings.heartbeat_s)
 
 
 def find_owner(sought: Sought, *, env: dict[str, str] | None = None) -> Found:
@@ -76,7 +78,7 @@ def find_owner(sought: Sought, *, env: dict[str, str] | None = None) -> Found:
     reason = ""
     for attempt in range(ATTEMPTS):
         time.sleep(attempt * PAUSE_S)
-        actor = _create(sought, env or {})
+        actor = make_owner(sought, env=env)
         try:
             address = ray.get(actor.address.remote(), timeout=START_TIMEOUT_S)
         except GetTimeoutError:
@@ -113,13 +115,15 @@ def reason_of(error: Exception) -> str:
     return lines[-1] if "creation task" in lines[0] else lines[0]  # there the traceback follows, and ends in the error
 
 
-def _create(sought: Sought, env: dict[str, str]) -> Any:
+def make_owner(sought: Sought, *, env: dict[str, str] | None = None) -> Any:
+    """The owner's actor, made now where there is none. Waits for nothing; Ray starts it again whenever it dies."""
     options = {
         "name": owner_name(sought.kind, sought.name, sought.node_id),
         "namespace": NAMESPACE,
         "lifetime": "detached",
         "get_if_exists": True,
         "num_cpus": 0,
+        "max_restarts": -1,
         "scheduling_strategy": NodeAffinitySchedulingStrategy(sought.node_id, soft=False),
         "runtime_env": {"env_vars": env} if env else {},
     }

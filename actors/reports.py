@@ -81,6 +81,7 @@ def device_report(device: str, span: Span, answered: Answered, done: WorkerFigur
         found_tokens=span.count("found_tokens"),
         control_messages=done.control_messages,
         driver_calls=span.driver_calls + done.driver_calls,
+        recomputed_tokens=done.recomputed_tokens,
     )
 
 

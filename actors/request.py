@@ -20,24 +20,38 @@ from typing import TYPE_CHECKING
 from actors.gpus import given_gpu
 from actors.loop import Outcomes, serve
 from actors.spec import Collected, Opened, WorkerFigures, WorkerSpec
+from actors.supervisor import announce, tell_own_death
 from kvcluster.errors import InvariantBroken
+from kvcluster.failpoints import Failpoint, Passer, arm_with, process_is, reach
 from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.standing import WorkerState, WorkerWord
 
 if TYPE_CHECKING:
     from actors.replica import Replica
+
+
+WORKER = "request"  # its kind, with which its name begins
+SHUTDOWN_S = 5.0
+LAST_WORDS_S = 0.5
 
 
 class RequestActor:
     """Made and fed by `actors.workers`. `open` comes first and once; the rest may be called from any thread."""
 
     def __init__(self, spec: WorkerSpec) -> None:
+        process_is(Passer.REQUEST)
+        if spec.settings.failpoints:
+            arm_with(spec.settings.failpoints)
         self._spec = spec
         self._news = threading.Condition()
         self._outcomes: Outcomes = []
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
+        self._has_ended = False
         self._loop = threading.Thread(target=self._run, name="request-loop", daemon=True)
         self._replica: Replica | None = None
+        if spec.name:
+            announce(WORKER, spec.name)
 
     def place(self) -> str:
         """The name of the device that it is to sit at.
@@ -54,29 +68,33 @@ class RequestActor:
             self._news.wait_for(lambda: self._replica or self._failure)
             if self._failure:
                 raise self._failure
-        pages = self._opened.pages
-        return Opened(os.getpid(), self._opened.port.welcome.device, pages.welcome.device if pages else "")
+        port, pages = self._opened.port, self._opened.pages
+        return Opened(os.getpid(), port.welcome.device, pages.welcome.device if pages else "", port.session)
 
     def submit(self, items: Sequence[tuple[int, CompletionRequest]]) -> None:
         """Queue requests, each under its caller's key. A key that is under way fails the actor: nobody hears us."""
         try:
             for key, request in items:
                 self._opened.service.submit(key, request)
+            reach(Failpoint.REQUEST_SUBMITTED)
         except ValueError as failure:
             self._fail(failure)
 
     def collect(self, timeout_s: float) -> Collected:
-        """What finished since the last call; waits for the first up to `timeout_s`.
+        """What finished since the last call; waits for the first up to `timeout_s`. The last after a stop says so.
 
         Raises:
             Whatever ended the loop. Requests without an outcome are lost with this actor.
         """
         with self._news:
-            self._news.wait_for(lambda: self._outcomes or self._failure, timeout=timeout_s)
+            self._news.wait_for(lambda: self._outcomes or self._failure or self._has_ended, timeout=timeout_s)
             if self._failure and not self._outcomes:
                 raise self._failure
             outcomes, self._outcomes = self._outcomes, []
-        return Collected(outcomes, self.figures())
+            is_last = self._has_ended
+        if outcomes:
+            reach(Failpoint.REQUEST_COLLECTED)
+        return Collected(outcomes, self.figures(), is_last, self._opened.port.session)
 
     def figures(self) -> WorkerFigures:
         """What this worker did so far."""
@@ -87,13 +105,49 @@ class RequestActor:
             peak_live_bytes=done.peak_live_bytes,
             control_messages=done.control_messages,
             driver_calls=done.driver_calls,
+            recomputed_tokens=done.recomputed_tokens,
+            adoptions=done.adoptions,
         )
 
     def stop(self) -> None:
         """End the loop at its next step and give all memory back. Requests without an outcome are dropped."""
+        self._end_loop(None)
+
+    def standing(self) -> WorkerWord:
+        """How it stands, for `kvcluster status`."""
+        if self._replica is None:
+            return WorkerWord(os.getpid(), self._spec.device, self._state)
+        done = self._replica.service.statistics()
+        device = self._replica.port.welcome.device
+        return WorkerWord(os.getpid(), device, self._state, running=done.running, waiting=done.waiting)
+
+    def __ray_shutdown__(self) -> None:
+        """Ray calls it when this process is told to end (SIGTERM), or is not needed any more: memory goes back first.
+
+        Nothing depends on it: after SIGKILL, which it does not see, the owners of the memory take it back.
+        """
+        self._end_loop(SHUTDOWN_S)
+
+    def arm(self, text: str) -> None:
+        """Arm this process's failpoints, for fault tests: see `kvcluster.failpoints.arm_with`. Raises as it does."""
+        arm_with(text)
+
+    @property
+    def _state(self) -> WorkerState:
+        if self._failure is not None:
+            return WorkerState.FAILED
+        if self._has_ended:
+            return WorkerState.STOPPED
+        if self._stopping.is_set():
+            return WorkerState.STOPPING
+        return WorkerState.SERVING if self._replica else WorkerState.OPENING
+
+    def _end_loop(self, timeout_s: float | None) -> None:
+        """Tell the loop to end, and wait until it has; no longer than so."""
         self._stopping.set()
+        reach(Failpoint.REQUEST_STOPPING)
         if self._loop.ident is not None:  # it was started
-            self._loop.join()
+            self._loop.join(timeout_s)
 
     @property
     def _opened(self) -> Replica:
@@ -108,8 +162,12 @@ class RequestActor:
                 serve(replica.service, stopping=self._stopping, publish=self._publish)
             finally:
                 replica.close()
-        except InvariantBroken:
+            with self._news:
+                self._has_ended = True
+                self._news.notify_all()
+        except InvariantBroken as broken:
             traceback.print_exc()
+            tell_own_death(f"broken invariant: {broken}", within_s=LAST_WORDS_S)
             os._exit(1)
         except BaseException as failure:  # noqa: BLE001 - the actor boundary: whoever waits for us hears of it
             self._fail(failure)
@@ -120,7 +178,9 @@ class RequestActor:
             os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # read when torch is loaded
         from actors.replica import open_replica  # here, because it takes seconds, and not in the process that makes us
 
+        reach(Failpoint.REQUEST_STARTED)
         replica = open_replica(self._spec, self.place())
+        reach(Failpoint.REQUEST_OPENED)
         with self._news:
             self._replica = replica
             self._news.notify_all()
@@ -128,6 +188,7 @@ class RequestActor:
 
     def _publish(self, outcomes: Outcomes) -> None:
         if outcomes:
+            reach(Failpoint.REQUEST_FINISHED)
             with self._news:
                 self._outcomes += outcomes
                 self._news.notify_all()

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from actors.site import Place
 from actors.spec import Opened, WorkerFigures
+from kvcluster.driver.exits import Watched
 from kvcluster.services.completion import Completion, Refused
 
 NOTHING = WorkerFigures()
@@ -18,6 +20,9 @@ NOTHING = WorkerFigures()
 @dataclass(slots=True)
 class Seat:
     """`device` is its name, a GPU's UUID; empty until Ray has given one. `pages` are the actor's host pages, if any.
+
+    `session` is the actor's with its device; `watched` is its process, where it is one of this machine: its end is
+    asked about.
 
     `awaited` is the actor's start, or its long poll; `silent_s` how long it was listened to without a reply.
 
@@ -37,6 +42,19 @@ class Seat:
     tokens: int = 0
     told: WorkerFigures = NOTHING
     before: WorkerFigures = NOTHING
+    node_id: str = ""
+    session: str = ""
+    watched: Watched | None = None
+
+    @property
+    def place(self) -> Place:
+        """Where it is, by now."""
+        return Place(self.node_id, self.device)
+
+    @property
+    def ending(self) -> str:
+        """How the actor's process ended, by the kernel's word; nothing where that is not known."""
+        return self.watched.ending() if self.watched else ""
 
     @property
     def figures(self) -> WorkerFigures:
@@ -50,6 +68,7 @@ class Seat:
     def is_open(self, opened: Opened) -> None:
         """The actor is ready, and says where it is."""
         self.pid, self.device, self.pages = opened.pid, opened.device, opened.pages
+        self.session = opened.session
 
     def listen(self, awaited: Any) -> None:
         """From now on this is what its actor is waited for."""
@@ -58,7 +77,14 @@ class Seat:
     def leave(self) -> None:
         """The actor is gone, and nobody is waited for."""
         self.before, self.told = self.figures, NOTHING
-        self.awaited, self.pid = None, 0
+        self.awaited, self.pid, self.session = None, 0, ""
+        self.watch(None)
+
+    def watch(self, process: Watched | None) -> None:
+        """From now on it is this process, or none, whose end is asked about."""
+        if self.watched is not None:
+            self.watched.close()
+        self.watched = process
 
     def answered(self, outcome: Completion | Refused) -> None:
         self.requests += 1

@@ -16,9 +16,12 @@ from typing import Protocol, TypeVar
 import ray
 
 from actors.boundary import die, or_die, run_or_die
+from actors.supervisor import tell_own_death, tell_own_leave
 from kvcluster.attach.protocol import SessionEvents
 from kvcluster.attach.server import AttachServer, open_attach_server
 from kvcluster.errors import InvariantBroken
+from kvcluster.failpoints import Failpoint, reach
+from kvcluster.services.session_file import SessionFile
 
 S = TypeVar("S")
 
@@ -50,33 +53,46 @@ class Chore(Protocol):
     def end(self) -> None: ...
 
 
-def open_serving(name: str, service: Service, *, idle_exit_s: float, chores: Sequence[Chore] = ()) -> Serving:
-    """Serve the clients of `service`, an owner of this name, from now on.
+def open_serving(
+    name: str, service: Service, file: SessionFile, *, idle_exit_s: float, chores: Sequence[Chore] = ()
+) -> Serving:
+    """Serve the clients of `service`, an owner of this name, from now on; its `file` says where, and goes with it.
 
     Raises:
         ValueError, OSError: as `open_attach_server`. No thread was started.
     """
-    serving = Serving(service, open_attach_server(name, service), idle_exit_s=idle_exit_s, chores=chores)
+    server = open_attach_server(name, service, survivors=file.survivors)
+    serving = Serving(service, server, file, idle_exit_s=idle_exit_s, chores=chores)
     serving.start()
+    file.listens_at(server.address)
     return serving
 
 
 class Serving:
     """Of one service; see `open_serving`."""
 
-    def __init__(self, service: Service, server: AttachServer, *, idle_exit_s: float, chores: Sequence[Chore]) -> None:
+    def __init__(
+        self, service: Service, server: AttachServer, file: SessionFile, *, idle_exit_s: float, chores: Sequence[Chore]
+    ) -> None:
         self._service = service
+        self._file = file
         self._server = server
         self._idle_exit_s = idle_exit_s
         self._chores = tuple(chores)
         self._closing = threading.Event()
         self._leaving = threading.Event()
+        self._closed = threading.Lock()  # and never opened again
         self._broken: InvariantBroken | None = None
 
     def start(self) -> None:
         """Serve the socket, do the chores, and leave when idle: a thread each, until `close`. Comes once."""
         for work in (self._server.serve, *[chore.run for chore in self._chores], self._leave_when_idle):
             threading.Thread(target=run_or_die, args=(work,), name=work.__name__, daemon=True).start()
+
+    @property
+    def file(self) -> str:
+        """Where the owner's incarnations are told of."""
+        return str(self._file.path)
 
     def attach(self) -> str:
         """Where clients attach. Whoever asks an owner that is leaving is told that it is gone, and makes a new one."""
@@ -103,21 +119,43 @@ class Serving:
             return audit()
         except InvariantBroken as broken:
             self._broken = broken
+            tell_own_death(f"broken invariant: {broken.sentence}")
             threading.Timer(LAST_WORDS_S, die, args=(broken,)).start()
             raise
 
+    def leave(self) -> bool:
+        """Close, if no session is there; whether it did. Whoever says hello afterwards is refused, and makes a new one.
+
+        The actor is of no use then; whoever calls this kills it next.
+        """
+        if not self._service.close_if_idle(0.0):
+            return False
+        self._leaving.set()
+        tell_own_leave()
+        self.close()
+        return True
+
     def close(self) -> None:
-        """Give back what no client has. The actor is of no use afterwards; whoever calls this kills it next."""
+        """Give back what no client has. The actor is of no use afterwards; whoever calls this kills it next.
+
+        Again, also from another thread: nothing.
+        """
+        if not self._closed.acquire(blocking=False):
+            return
         self._closing.set()
         for chore in self._chores:
             chore.end()
+        self._file.listens_at("")
         self._server.close()
         self._service.close()
+        self._file.close()
 
     def _leave_when_idle(self) -> None:
         while not self._closing.wait(timeout=min(1.0, self._idle_exit_s)):
             if self._service.close_if_idle(self._idle_exit_s):  # who says hello from now on is refused
                 self._leaving.set()
+                tell_own_leave()
+                reach(Failpoint.OWNER_LEAVING)
                 self.close()
                 ray.kill(ray.get_runtime_context().current_actor)  # an end that Ray does not report as a crash
 

@@ -9,24 +9,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.owners import OwnerKind, living_owner, reason_of
+from actors.causes import NODE_DIED, cause_of
+from actors.owners import NAMESPACE, OwnerKind, living_owner
 from actors.reports import Answered, Span, device_report, host_report, told
-from actors.request import RequestActor
+from actors.request import WORKER, RequestActor
 from actors.seats import NOTHING, Seat
-from actors.site import Site
-from actors.spec import Opened, WorkerFigures, WorkerSpec
+from actors.site import Place, Site, is_alive, shown_node
+from actors.spec import Collected, Opened, WorkerFigures, WorkerSpec
+from actors.supervisor import meet_supervisor, tell_death, tell_leave
 from kvcluster.config import ConfigError, Settings
+from kvcluster.driver.exits import watch
 from kvcluster.errors import KvClusterError
+from kvcluster.services.chronicle import Who
 from kvcluster.services.completion import CompletionRequest
 from kvcluster.services.pages.statistics import HostReport, PageStatistics
 from kvcluster.services.statistics import DeviceReport, DeviceStatistics
-from kvcluster.services.workers import Event, Finished, WorkerLost, WorkerReady
+from kvcluster.services.workers import Event, Finished, WorkerLost, WorkerReady, WorkerStopped
 
 POLL_S = 5.0
 PLACE_TIMEOUT_S = 60.0
@@ -51,9 +58,11 @@ class RayWorkers:
         self._model_folder = model_folder
         self._site = site
         self._env = env
+        self._name = uuid4().hex[:8]
+        self._node_id = ray.get_runtime_context().get_node_id()
         self._started_at = 0.0
-        self._devices_at_start: dict[str, DeviceStatistics | None] = {}
-        self._pages_at_start: dict[str, PageStatistics | None] = {}
+        self._devices_at_start: dict[Place, DeviceStatistics | None] = {}
+        self._pages_at_start: dict[Place, PageStatistics | None] = {}
         self.seats: list[Seat] = []
 
     @property
@@ -66,19 +75,22 @@ class RayWorkers:
         Raises:
             ConfigError, KvClusterError: what the first that failed said. The caller ends the others (`stop`).
         """
-        for device in self._site.seats:
-            self.seats.append(Seat(len(self.seats), device, self._create(device)))
+        meet_supervisor()
+        for place in self._site.seats:
+            seat = Seat(len(self.seats), place.device, node_id=place.node_id)
+            seat.actor = self._create(seat)
+            self.seats.append(seat)
         for seat, device in zip(self.seats, _places(self.seats, self._site), strict=True):
             self._site.check(device)
             seat.device = device
-        self._devices_at_start = {device: self._standing(OwnerKind.DEVICE, device) for device in self._devices()}
+        self._devices_at_start = {place: self._standing(OwnerKind.DEVICE, place) for place in self._devices()}
         for seat in self.seats:
             seat.open()
         deadline = time.monotonic() + START_TIMEOUT_S
         for seat in self.seats:
-            seat.is_open(_said(seat, seat.awaited, deadline - time.monotonic()))
+            self._is_open(seat, _said(seat, seat.awaited, deadline - time.monotonic()))
             self._listen(seat)
-        self._pages_at_start = {pages: self._standing(OwnerKind.HOST_PAGES, pages) for pages in self._pages()}
+        self._pages_at_start = {place: self._standing(OwnerKind.HOST_PAGES, place) for place in self._pages()}
         self._started_at = time.monotonic()
 
     def submit(self, worker: int, items: Sequence[tuple[int, CompletionRequest]]) -> None:
@@ -95,18 +107,30 @@ class RayWorkers:
         heard = [event for reference in arrived for event in self._heard(awaited[reference])]
         return heard + [event for reference in silent for event in self._unheard(awaited[reference], waited_s)]
 
+    def drain(self, timeout_s: float) -> list[Finished]:
+        """As `Workers.drain`: what the long polls brought, and what was finished since."""
+        seats = [seat for seat in self.seats if seat.pid and seat.awaited is not None]
+        asked = [seat.actor.collect.remote(0.0) for seat in seats]
+        if asked:
+            ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
+        said = [_collected(reference) for reference in [*(seat.awaited for seat in seats), *asked]]
+        for seat in seats:
+            seat.awaited = None
+        return [Finished(key, outcome) for collected in said for key, outcome in collected.outcomes]
+
     def device_reports(self) -> list[DeviceReport]:
         """What each device and its workers did since `start`."""
         seconds = time.monotonic() - self._started_at
         asked = [(seat, seat.actor.figures.remote()) for seat in self.seats if seat.pid]
         for seat, reference in asked:
             seat.told = told(reference) or seat.told
-        return [self._report(device, seconds) for device in self._devices()]
+        return [self._report(place, seconds) for place in self._devices()]
 
     def host_reports(self) -> list[HostReport]:
         """What was done in each node's host pages since `start`; none of pages that are gone."""
         found = {pages: self._audited(OwnerKind.HOST_PAGES, pages) for pages in self._pages()}
-        return [host_report(self._pages_at_start.get(pages), now) for pages, now in found.items() if now]
+        reports = {place: host_report(self._pages_at_start.get(place), now) for place, now in found.items() if now}
+        return [replace(report, pages=self._site.named(place)) for place, report in reports.items()]
 
     def stop(self) -> None:
         """End every worker: politely, and after `STOP_TIMEOUT_S` by force."""
@@ -114,25 +138,42 @@ class RayWorkers:
         if stopping:
             ray.wait(stopping, num_returns=len(stopping), timeout=STOP_TIMEOUT_S)
         for seat in self.seats:
+            tell_leave(self._who(seat))
             ray.kill(seat.actor)
+            seat.watch(None)
 
-    def _create(self, device: str) -> Any:
+    def _create(self, seat: Seat) -> Any:
+        place = self._site.seats[seat.number]
         options = {
+            "name": f"{WORKER}/{place.node_id}/{self._named(seat)}.{seat.restarts}",
+            "namespace": NAMESPACE,
             "num_cpus": 1,
             "num_gpus": self._site.gpu_share,
             "max_concurrency": 4,
-            "scheduling_strategy": NodeAffinitySchedulingStrategy(self._site.node_id, soft=False),
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(place.node_id, soft=False),
             "runtime_env": {"env_vars": self._env} if self._env else {},
         }
-        threads = self._settings.threads_of(len(self._site.seats))
-        spec = WorkerSpec(self._model_folder, self._settings, device, self._site.node_id, threads)
+        threads = self._settings.threads_of(self._site.workers_per_node)
+        spec = WorkerSpec(self._model_folder, self._settings, place.device, place.node_id, threads, self._named(seat))
         return ray.remote(RequestActor).options(**options).remote(spec)
 
-    def _devices(self) -> list[str]:
-        return list(dict.fromkeys(seat.device for seat in self.seats))
+    def _devices(self) -> list[Place]:
+        return list(dict.fromkeys(seat.place for seat in self.seats))
 
-    def _pages(self) -> list[str]:
-        return list(dict.fromkeys(seat.pages for seat in self.seats if seat.pages))
+    def _pages(self) -> list[Place]:
+        return list(dict.fromkeys(Place(seat.node_id, seat.pages) for seat in self.seats if seat.pages))
+
+    def _is_open(self, seat: Seat, opened: Opened) -> None:
+        seat.is_open(opened)
+        if seat.node_id == self._node_id:
+            with suppress(OSError):  # no descriptor is left: then nobody says how it ends
+                seat.watch(watch(opened.pid))
+
+    def _who(self, seat: Seat) -> Who:
+        return Who(WORKER, self._named(seat), seat.node_id, seat.pid)
+
+    def _named(self, seat: Seat) -> str:
+        return f"{self._name}/{seat.number}"
 
     def _listen(self, seat: Seat) -> None:
         seat.listen(seat.actor.collect.remote(POLL_S))
@@ -143,16 +184,20 @@ class RayWorkers:
             if isinstance(said, Opened):
                 self._site.check(said.device)
         except (RayError, ConfigError) as error:
-            yield self._lost(seat, reason_of(error))
+            yield self._lost(seat, cause_of(error, ending=seat.ending))
             return
         if isinstance(said, Opened):
-            seat.is_open(said)
+            self._is_open(seat, said)
             yield WorkerReady(seat.number)
         else:
-            seat.told = said.figures
+            seat.told, seat.session = said.figures, said.session
             for key, outcome in said.outcomes:
                 seat.answered(outcome)
                 yield Finished(key, outcome)
+            if said.is_last:
+                seat.awaited = None
+                yield WorkerStopped(seat.number)
+                return
         self._listen(seat)
 
     def _unheard(self, seat: Seat, waited_s: float) -> Iterator[Event]:
@@ -163,28 +208,40 @@ class RayWorkers:
             yield self._lost(seat, f"it did not answer for more than {limit_s:.0f} s")
 
     def _lost(self, seat: Seat, reason: str) -> WorkerLost:
+        tell_death(self._who(seat), reason)
         ray.kill(seat.actor)  # a stopped process too: after 5 s by SIGKILL
+        session, kept_s = seat.session, self._settings.successor_grace_s
+        beside = tuple(each.number for each in self.seats if each.place == seat.place and each is not seat)
         seat.leave()
-        returns = seat.restarts < self._settings.max_restarts
+        returns = seat.restarts < self._settings.max_restarts and reason != NODE_DIED and is_alive(seat.node_id)
         if returns:
             seat.restarts += 1
-            seat.actor = self._create(self._site.seats[seat.number])
+            seat.actor = self._create(seat)
             seat.open()
-        return WorkerLost(seat.number, reason, returns=returns)
+        return WorkerLost(seat.number, reason, returns=returns, session=session, kept_s=kept_s, beside=beside)
 
-    def _report(self, device: str, seconds: float) -> DeviceReport:
-        here = [seat for seat in self.seats if seat.device == device]
+    def _report(self, place: Place, seconds: float) -> DeviceReport:
+        here = [seat for seat in self.seats if seat.place == place]
         answered = Answered(sum(seat.requests for seat in here), sum(seat.tokens for seat in here), seconds)
-        span = Span(self._devices_at_start.get(device), self._audited(OwnerKind.DEVICE, device))
-        return device_report(self._site.named(device), span, answered, _together(seat.figures for seat in here))
+        span = Span(self._devices_at_start.get(place), self._audited(OwnerKind.DEVICE, place))
+        return device_report(self._site.named(place), span, answered, _together(seat.figures for seat in here))
 
-    def _standing(self, kind: OwnerKind, name: str) -> Any | None:
-        actor = living_owner(kind, name, self._site.node_id)
+    def _standing(self, kind: OwnerKind, place: Place) -> Any | None:
+        actor = living_owner(kind, place.device, place.node_id)
         return told(actor.statistics.remote()) if actor else None
 
-    def _audited(self, kind: OwnerKind, name: str) -> Any | None:
-        actor = living_owner(kind, name, self._site.node_id)
+    def _audited(self, kind: OwnerKind, place: Place) -> Any | None:
+        actor = living_owner(kind, place.device, place.node_id)
         return told(actor.audit.remote()) if actor else None
+
+
+def _collected(reference: Any) -> Collected:
+    """What a long poll brought, if it is over; nothing where its worker is dead."""
+    try:
+        said = ray.get(reference, timeout=0)
+    except RayError:
+        return Collected([], NOTHING)
+    return said if isinstance(said, Collected) else Collected([], NOTHING)
 
 
 def _together(figures: Iterator[WorkerFigures]) -> WorkerFigures:
@@ -205,12 +262,14 @@ def _places(seats: Sequence[Seat], site: Site) -> list[str]:
     placed = [seat.actor.place.remote() for seat in seats]
     _, waiting = ray.wait(placed, num_returns=len(placed), timeout=PLACE_TIMEOUT_S)
     if waiting:
+        first = seats[placed.index(waiting[0])]
+        where = shown_node(first.node_id) if len(site.nodes) > 1 else "this node"
         reason = (
-            f"no {' or '.join(site.resources)} of this node was free for it within {PLACE_TIMEOUT_S:.0f} s: wait for "
+            f"no {' or '.join(site.resources)} of {where} was free for it within {PLACE_TIMEOUT_S:.0f} s: wait for "
             f"the other jobs on the cluster, or start Ray with more "
             f"(ray start {', '.join(f'--num-{kind.lower()}s' for kind in site.resources)})"
         )
-        raise WorkerFailed(worker=seats[placed.index(waiting[0])].number, reason=reason)
+        raise WorkerFailed(worker=first.number, reason=reason)
     return [_said(seat, reference, PLACE_TIMEOUT_S) for seat, reference in zip(seats, placed, strict=True)]
 
 
@@ -230,4 +289,5 @@ def _said(seat: Seat, reference: Any, timeout_s: float) -> Any:
             raise error.cause from None
         raise
     except RayError as error:
-        raise WorkerFailed(worker=seat.number, reason=reason_of(error)) from None
+        reason = f"{cause_of(error, ending=seat.ending)} ({shown_node(seat.node_id)})"
+        raise WorkerFailed(worker=seat.number, reason=reason) from None

@@ -24,6 +24,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from kvcluster.failpoints import checked
 from kvcluster.units import GIB, format_bytes, parse_bytes
 
 _DEVICES = re.compile(r"(?:host|cuda)(?::(\d+(?:,\d+)*))?", re.ASCII)
@@ -91,13 +92,22 @@ def _switch(value: object) -> object:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
+def _nodes(value: object) -> object:
+    count = int(value) if isinstance(value, str) and value.isdecimal() else value
+    if value == "all" or (isinstance(count, int) and not isinstance(count, bool) and 1 <= count <= 4_096):
+        return count
+    raise ValueError("must be how many nodes, 1 or more, or all")
+
+
 Switch = Annotated[Literal["on", "off"], BeforeValidator(_switch)]
 Size = Annotated[str, BeforeValidator(_as_text), AfterValidator(_size)]
 Granule = Annotated[str, BeforeValidator(_as_text), AfterValidator(_granule)]
 Tenant = Annotated[str, Field(max_length=64)]
 Devices = Annotated[str, AfterValidator(_devices)]
+Nodes = Annotated[int | Literal["all"], BeforeValidator(_nodes)]
 Count = Annotated[int, Field(ge=1, le=2**20)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Failpoints = Annotated[str, AfterValidator(checked)]
 
 
 class Settings(BaseModel):
@@ -111,6 +121,7 @@ class Settings(BaseModel):
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9  # of what is free on it beside the model
     tenant_quotas: dict[Tenant, Size] = Field(default_factory=dict)  # a tenant's most of a device, or of host pages
     workers_per_device: Annotated[int, Field(ge=1, le=64)] = 1
+    nodes: Nodes = 1  # with these devices each: this one, or so many of the cluster that is joined
     max_restarts: Annotated[int, Field(ge=0, le=1_000)] = 3  # of one worker, over the whole job
     threads: Annotated[int, Field(ge=1, le=1_024)] | None = None  # of one worker; None divides the cores
 
@@ -131,9 +142,12 @@ class Settings(BaseModel):
     lease_s: Seconds = 30.0
     heartbeat_s: Seconds = 5.0
     grant_s: Seconds = 5.0
+    successor_grace_s: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 60.0  # 0: begin again
     retry_after_min_s: Seconds = 0.1
     retry_after_max_s: Seconds = 30.0
     idle_exit_s: Seconds = 60.0
+
+    failpoints: Failpoints = ""  # of fault tests: for the job, its workers, and owners that it makes
 
     @model_validator(mode="before")
     @classmethod

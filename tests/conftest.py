@@ -1,4 +1,7 @@
-"""After every test nothing of ours is left in this process that was not there before it."""
+"""After every test nothing of ours is left in this process that was not there before it.
+
+Examples that hypothesis draws are as many as the suite has time for; `pytest --hypothesis-profile=thorough` draws more.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,27 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.leftovers import held, left_since
 
 TESTS = Path(__file__).parent
+WALKS = ("_at_any_call", "_at_any_point", "fails_for_ever")  # through what the rooms below show one by one
+
+settings.register_profile("suite", max_examples=50, deadline=None)
+settings.register_profile("thorough", max_examples=1_000, deadline=None)
+settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What is traced takes up to three times as long: the core is, by its own named tests.
 
-    Not by walks of a state machine, nor by what runs a model on top of it.
+    Not by walks, of a state machine or through all calls of a verb, nor by what runs a model on top of it.
     """
     for item in items:
         room = item.path.relative_to(TESTS).parts[0]
-        if item.name == "runTest" or room in ("engine", "exact", "request"):
+        is_walk = item.name == "runTest" or (room == "services" and any(words in item.name for words in WALKS))
+        if is_walk or room in ("engine", "exact", "request"):
             item.add_marker(pytest.mark.no_cover)
 
 

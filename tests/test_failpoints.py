@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from kvcluster.failpoints import Failpoint, arm, reach
+from kvcluster.errors import DriverError
+from kvcluster.failpoints import Failpoint, Passer, arm, arm_with, checked, reach
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -48,9 +53,53 @@ def test_a_disarmed_process_reports_nothing_more() -> None:
     assert passed == []
 
 
+@pytest.mark.usefixtures("disarmed_afterwards")
+def test_a_text_arms_this_process_and_nothing_disarms_it() -> None:
+    arm_with("client.commit.ask=raise@*")
+    with pytest.raises(DriverError):
+        reach(Failpoint.CLIENT_ASK)
+    with pytest.raises(ValueError, match="names no failpoint"):
+        arm_with("client.commit.nowhere=raise")
+    with pytest.raises(DriverError):
+        reach(Failpoint.CLIENT_ASK)
+    arm_with("")
+    reach(Failpoint.CLIENT_ASK)
+
+
+def test_a_text_that_is_handed_on_is_read_first() -> None:
+    assert checked("client.commit.ask=raise") == "client.commit.ask=raise"
+    assert checked("") == ""
+    with pytest.raises(ValueError, match="is no action"):
+        checked("client.commit.ask=explode")
+
+
 def test_every_name_says_whose_half_and_which_act_it_belongs_to() -> None:
     for point in Failpoint:
         side, act, step = point.split(".")
-        assert side in {"client", "device"}
-        assert act in {"commit", "frame", "release", "publish", "seal", "join", "leave"}
+        assert side in {"client", "device", "pages", "owner", "request", "job"}
+        assert act.isalpha()
         assert step.isalpha()
+
+
+def test_every_name_begins_with_who_passes_it() -> None:
+    sides = {"client": {Passer.REQUEST}, "request": {Passer.REQUEST}, "job": {Passer.JOB}, "pages": {Passer.PAGES}}
+    owners = {Passer.DEVICE, Passer.PAGES}
+    for point in Failpoint:
+        assert set(point.passers) <= sides.get(point.partition(".")[0], owners)
+        assert point.passers
+        assert point.what
+
+
+def test_every_place_is_passed_somewhere_and_no_place_twice() -> None:
+    text = "".join(path.read_text() for room in ("kvcluster", "actors") for path in (ROOT / room).rglob("*.py"))
+    shared = {Failpoint.CLIENT_UNMAPPED, Failpoint.OWNER_HANDING, Failpoint.OWNER_OPENED, Failpoint.OWNER_SERVING}
+    for point in Failpoint:
+        places = text.count(f"reach(Failpoint.{point.name})")
+        assert places == (2 if point in shared else 1), point
+
+
+def test_an_unarmed_point_costs_a_look_at_one_global_and_a_comparison() -> None:
+    executed = [i.opname for i in dis.get_instructions(reach) if i.opname not in {"RESUME", "CACHE"}]
+    before_the_call = executed[: next(n for n, name in enumerate(executed) if "JUMP" in name) + 1]
+    assert before_the_call[0] == "LOAD_GLOBAL"
+    assert len(before_the_call) <= 4

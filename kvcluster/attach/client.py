@@ -1,8 +1,9 @@
 """A client's end of the attach socket: its session's lifeline, the handles of what it committed, and pushes.
 
 Where the server ends or closes the connection, `alive` is False from then on and nothing can be redeemed; what was
-mapped before stays mapped and usable. After a redemption that failed in the middle the next one starts clean: late
-pieces of the old one carry its number and are closed.
+mapped before stays mapped and usable. Where the device has fenced the session (`is_fenced`), nothing is served to it
+any more, though the connection stands: unmap everything, and `surrender`. After a redemption that failed in the middle
+the next one starts clean: late pieces of the old one carry its number and are closed.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from kvcluster.attach.line import Line, open_line
 from kvcluster.attach.protocol import REPLY_TIMEOUT_S
 from kvcluster.attach.redemption import Take, redeem_all
 from kvcluster.attach.sockets import close_all, is_hung_up
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import ImportKey
 from kvcluster.wire.faults import raise_fault
 from kvcluster.wire.messages import Fault
-from kvcluster.wire.socket import Hello, Push, Redeem, Welcome
+from kvcluster.wire.socket import Hello, Push, Redeem, Surrender, Welcome
 
 __all__ = ["AttachClient", "open_attach_client"]
 
@@ -39,7 +41,9 @@ def open_attach_client(address: str, session: str, *, timeout_s: float) -> Attac
     with ExitStack() as undo:
         undo.callback(line.socket.close)
         line.say(Hello(session=session), deadline)
+        reach(Failpoint.CLIENT_HELLO)
         welcome = _welcome(line, deadline)
+        reach(Failpoint.CLIENT_WELCOMED)
         line.device = welcome.device
         heartbeats = Heartbeats(line.socket, welcome.heartbeat_s)
         heartbeats.start()
@@ -77,6 +81,16 @@ class AttachClient:
         with self._closing:
             return not self._closed and not is_hung_up(self._line.socket)
 
+    @property
+    def is_fenced(self) -> bool:
+        """The device was heard to say that the session is over. It is heard by `pushes` and `redeem`, and for good."""
+        return self._line.fenced is not None
+
+    @property
+    def fence_reason(self) -> str:
+        """Why, as the device said it; empty where the session is not fenced."""
+        return self._line.fenced.reason if self._line.fenced is not None else ""
+
     def redeem(
         self, seq: int, take: Take, *, known: Collection[ImportKey] = (), timeout_s: float = REPLY_TIMEOUT_S
     ) -> None:
@@ -95,14 +109,16 @@ class AttachClient:
         with self._redeeming:
             if self._closed:
                 raise self._line.lost("this client is closed")
-            if os.getpid() != self._pid:  # what a fork's child maps would outlive the pidfd that the device watches
-                raise self._line.lost(f"the session is process {self._pid}'s, which forked this one")
+            self._check_process()
             self._asked += 1
             self._line.say(Redeem(ask=self._asked, seq=seq, known=tuple(known)), deadline)
             redeem_all(self._line, self._asked, deadline, take)
 
     def pushes(self) -> tuple[Push, ...]:
-        """What the device said unasked since the last call, in order. Never waits; nothing where it is closed."""
+        """What the device said unasked since the last call, in order. Never waits; nothing where it is closed.
+
+        That the session is fenced is not among it: see `is_fenced`.
+        """
         if not self._redeeming.acquire(blocking=False):
             return ()  # that redemption puts them aside
         try:
@@ -114,13 +130,51 @@ class AttachClient:
             self._redeeming.release()
         return said
 
+    def surrender(self, *, timeout_s: float = REPLY_TIMEOUT_S) -> None:
+        """Say that this process has nothing of the session mapped any more, and never will: its last word.
+
+        Returns when the device has acted on it: all that the session had is free, and nothing waits for this process
+        to end. Said by one that is fenced, and by any other as a goodbye. Its imports are to be dropped before: they
+        would hold memory that is free. A redemption under way is waited for. This client is closed, whatever comes of
+        it.
+
+        Raises:
+            DeviceUnreachable: the connection has ended, or does not in time, or a process that was forked from the
+                session's says it, which is no word of that one. What the session had may wait for the process's end.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._check_process()
+            self._heartbeats.stop()  # one that came after the last word would be left unread
+            with self._redeeming:
+                if self._closed:
+                    raise self._line.lost("this client is closed")
+                reach(Failpoint.CLIENT_SURRENDERING)
+                self._line.say(Surrender(), deadline)
+                self._line.hear_end(deadline)
+        finally:
+            self.close()
+
     def close(self) -> None:
-        """End the connection and the heartbeats; a redemption that is waiting fails. Again: nothing."""
+        """End the connection and the heartbeats; a redemption that is waiting fails. Again: nothing.
+
+        In a process that was forked from the session's only its own descriptor is closed.
+        """
         with self._closing:
             if self._closed:
                 return
             self._closed = True
-            self._line.hang_up()
+            if os.getpid() == self._pid:
+                self._line.hang_up()
         self._heartbeats.stop()
         with self._redeeming:
             self._line.socket.close()
+
+    def _check_process(self) -> None:
+        """What a fork's child maps would outlive the pidfd that the device watches, and it may not speak for the other.
+
+        Raises:
+            DeviceUnreachable: this is one.
+        """
+        if os.getpid() != self._pid:
+            raise self._line.lost(f"the session is process {self._pid}'s, which forked this one")

@@ -27,7 +27,7 @@ from kvcluster.attach.sockets import (
 from kvcluster.errors import BadFrame, DeviceUnreachable, LimitReached
 from kvcluster.wire.codec import decode_socket, encode
 from kvcluster.wire.messages import Message
-from kvcluster.wire.socket import Push, SocketMessage
+from kvcluster.wire.socket import Fenced, Push, SocketMessage
 
 _SHORTEST_S = 0.001  # the kernel takes a send timeout of 0 for "for ever"
 
@@ -42,12 +42,16 @@ class Heard:
 
 
 class Line:
-    """`device` is what errors call the other end. What it says unasked is put aside, in `pushes`."""
+    """`device` is what errors call the other end. What it says unasked is put aside, in `pushes`.
+
+    `fenced` is the one push that is not among them: it stays true.
+    """
 
     def __init__(self, connection: socket.socket, device: str) -> None:
         self.socket = connection
         self.device = device
         self.pushes: deque[Push] = deque()
+        self.fenced: Fenced | None = None
 
     def say(self, message: Message, deadline: float) -> None:
         """Send `message`, waiting for room.
@@ -82,7 +86,7 @@ class Line:
             heard = self._understood(packet)
             if not isinstance(heard.message, Push):
                 return heard
-            self.pushes.append(heard.message)
+            self._put_aside(heard.message)
 
     def overhear(self) -> None:
         """Put aside what was said unasked, without waiting. Nothing is due: answers that come are late, and dropped.
@@ -94,7 +98,25 @@ class Line:
                 heard = self._understood(packet)
                 close_all(heard.fds)
                 if isinstance(heard.message, Push):
-                    self.pushes.append(heard.message)
+                    self._put_aside(heard.message)
+
+    def hear_end(self, deadline: float) -> None:
+        """Return when the other end has read all that was said here, and closed the connection.
+
+        Raises:
+            DeviceUnreachable: not in time, or it closed without reading everything.
+        """
+        while True:
+            self._wait(select.POLLIN, deadline)
+            try:
+                packet = receive(self.socket, max_fds=MAX_DESCRIPTORS)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise self.lost(f"the connection broke ({error.strerror})") from None
+            if not packet.data:
+                return
+            close_all(packet.fds)
 
     def hang_up(self) -> None:
         """End the connection, and whoever waits on it, without closing the socket."""
@@ -103,6 +125,12 @@ class Line:
 
     def lost(self, reason: str) -> DeviceUnreachable:
         return DeviceUnreachable(device=self.device, reason=reason)
+
+    def _put_aside(self, push: Push) -> None:
+        if isinstance(push, Fenced):
+            self.fenced = push
+        else:
+            self.pushes.append(push)
 
     def _understood(self, packet: Packet) -> Heard:
         with ExitStack() as undo:

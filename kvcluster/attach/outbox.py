@@ -4,7 +4,7 @@ Sending never blocks. A redemption waits without descriptors: those of a piece a
 closed at once, sent or not, so that at most one packet's are open in this process, however many clients there are.
 The size is bounded by what a client may ask: the welcome, and the answer to one redemption, because a client that
 asks again has given up its older one. Pushes that wait become one of each kind, and a client is told to forget only
-what it was handed.
+what it was handed; one that is told that it is over is told nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kvcluster.attach.protocol import Descriptors, HandedHandle
 from kvcluster.attach.sockets import close_all, send
 from kvcluster.errors import LimitReached
 from kvcluster.wire.codec import encode
-from kvcluster.wire.socket import MOST_FORGOTTEN, Forget, Handed, Push, Reclaim
+from kvcluster.wire.socket import MOST_FORGOTTEN, Fenced, Forget, Handed, Push, Reclaim
 
 Export = Callable[[int], Descriptors]
 """Makes the descriptors of a ticket's next piece, from a handle on."""
@@ -46,21 +46,25 @@ class Outbox:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._waiting: deque[Outgoing] = deque()
+        self._fenced: Fenced | None = None
         self._reclaim: Reclaim | None = None
         self._forgotten: dict[tuple[int, int], None] = {}
         self._handing: Handing | None = None
 
     def __len__(self) -> int:
         """Messages that wait; a redemption is one, and so are the pushes of a kind."""
-        pushes = (self._reclaim is not None) + bool(self._forgotten)
+        pushes = (self._fenced is not None) + (self._reclaim is not None) + bool(self._forgotten)
         return len(self._waiting) + pushes + (self._handing is not None)
 
     def put(self, packet: Outgoing) -> None:
         self._waiting.append(packet)
 
     def push(self, push: Push) -> None:
-        """Of several demands the newest counts; what is to be forgotten is collected."""
+        """Of several demands the newest counts; what is to be forgotten is collected; after a fence nothing matters."""
         match push:
+            case Fenced():
+                self._fenced, self._reclaim = push, None
+                self._forgotten.clear()
             case Reclaim():
                 self._reclaim = push
             case Forget(handles=handles):
@@ -94,11 +98,15 @@ class Outbox:
 
     def close(self) -> None:
         self._waiting.clear()
-        self._reclaim, self._handing = None, None
+        self._fenced, self._reclaim, self._handing = None, None, None
         self._forgotten.clear()
 
     def _pushed(self) -> bool:
         """Whether no push waits any more."""
+        if self._fenced is not None:
+            if not self._sent(encode(self._fenced)):
+                return False
+            self._fenced = None
         if self._reclaim is not None:
             if not self._sent(encode(self._reclaim)):
                 return False

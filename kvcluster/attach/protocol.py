@@ -1,7 +1,8 @@
 """What the attach server asks of the service behind it, and what it hands over.
 
 For each session that was welcomed the server says `disconnected` once and then `gone` once, in this order, whatever
-happened: EOF is not death, and only the pidfd says death. (A server that is closed says neither.)
+happened: EOF is not death, and only the pidfd says death. Or it says `surrendered` once, and then nothing more: that
+was the client's own last word. (A server that is closed says none of them.)
 """
 
 from __future__ import annotations
@@ -37,6 +38,19 @@ class Descriptors:
         return tuple(handle.fd for handle in self.handles if handle.fd is not None)
 
 
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A client of an earlier incarnation of the owner: a session that has not said hello to this one.
+
+    `pidfd` is its process's, and whose it is passes to whoever watches it. It may have `size_bytes` mapped, not more.
+    """
+
+    session: str
+    pid: int
+    pidfd: int
+    size_bytes: int
+
+
 class SessionEvents(Protocol):
     """Called on the server's one thread, with nothing of the server's held; may take the service's lock.
 
@@ -59,6 +73,9 @@ class SessionEvents(Protocol):
 
     def gone(self, session: str) -> None:
         """Its process is dead, by the pidfd."""
+
+    def surrendered(self, session: str) -> None:
+        """Its process has nothing of it mapped any more, and never will, and says so. The connection is closed next."""
 
     def idle(self) -> None:
         """About once a second, under any load: time for housekeeping."""

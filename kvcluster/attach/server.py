@@ -2,8 +2,8 @@
 
 The loop waits for the listener, a wake-up, the clients' sockets and their processes' pidfds, and calls a
 `SessionEvents`. It never blocks on a client: sockets are non-blocking, and what a client does not read waits in its
-own outbox. EOF is not death: a pidfd is watched until it fires, even long after its connection ended; when it fires
-first (a forked child holds the socket), the connection is closed here.
+own outbox. EOF is not death: a pidfd is watched until it fires, even long after its connection ended, or until its
+client surrenders; when it fires first (a forked child holds the socket), the connection is closed here.
 
 What the service has to say unasked goes out after each turn; `nudge` brings one about.
 
@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from kvcluster.attach.listener import Listener
 from kvcluster.attach.loop import Loop
-from kvcluster.attach.protocol import Descriptors, SessionEvents
+from kvcluster.attach.protocol import Descriptors, SessionEvents, Survivor
 from kvcluster.attach.sessions import Sessions
 
 __all__ = ["AttachServer", "Descriptors", "SessionEvents", "open_attach_server"]
@@ -35,11 +35,16 @@ class _Phase(Enum):
 
 
 def open_attach_server(
-    device: str, events: SessionEvents, *, clock: Callable[[], float] = time.monotonic
+    device: str,
+    events: SessionEvents,
+    *,
+    survivors: Sequence[Survivor] = (),
+    clock: Callable[[], float] = time.monotonic,
 ) -> AttachServer:
     """Listen for the clients of `device`, under a name of its own; the caller runs `serve` on a thread.
 
-    Connections that do not say hello are dropped after a while, by `clock`.
+    Of `survivors` the deaths are told too, though they have not said hello here. Connections that do not say hello are
+    dropped after a while, by `clock`.
 
     Raises:
         ValueError: the device's name is too long for a socket's.
@@ -51,7 +56,9 @@ def open_attach_server(
     except OSError:
         listener.close()
         raise
-    return AttachServer(listener, loop, events, clock=clock)
+    server = AttachServer(listener, loop, events, clock=clock)
+    server.survived(survivors)
+    return server
 
 
 class AttachServer:
@@ -66,6 +73,10 @@ class AttachServer:
         self._sessions = Sessions(loop, events)
         self._phase = _Phase.OPEN
         self._phase_lock = threading.Lock()
+
+    def survived(self, survivors: Sequence[Survivor]) -> None:
+        """Watch these processes, whose pidfds are the server's from now on. Before `serve`."""
+        self._sessions.survived(survivors)
 
     def serve(self) -> None:
         """Serve until `close`, or until `events` breaks an invariant; then everything is closed.
@@ -111,11 +122,11 @@ class AttachServer:
         idle_at = time.monotonic() + IDLE_S
         while self._phase is _Phase.SERVING:
             self._loop.turn(idle_at - time.monotonic())
-            self._sessions.push_all()
             if time.monotonic() >= idle_at:
                 idle_at = time.monotonic() + IDLE_S
                 self._events.idle()
                 self._sessions.drop_silent(self._clock())
+            self._sessions.push_all()
 
     def _knocked(self, _events: int) -> None:
         connection = self._listener.accept()

@@ -35,11 +35,12 @@ class Headroom:
 class Admission:
     """The open requests of one device, by arrival."""
 
-    def __init__(self, ledger: Ledger, quotas: Quotas) -> None:
+    def __init__(self, ledger: Ledger, quotas: Quotas, *, first: int = 1) -> None:
         self._ledger = ledger
+        self._first = first
         self._quotas = quotas
         self._guard = Guard(ledger, quotas)
-        self._last = 0
+        self._last = first - 1
         self._by_age: list[int] = []
         self._tenants: dict[int, str] = {}
         self._growth: dict[int, int] = {}
@@ -56,6 +57,14 @@ class Admission:
         """A request that left is here again, in its old place."""
         insort(self._by_age, arrival)
         self._tenants[arrival] = tenant
+
+    def is_vacant(self, arrival: int) -> bool:
+        """Whether it is an earlier number than any that was given here, and nobody has it."""
+        return arrival < self._first and arrival not in self._tenants
+
+    def is_open(self, arrival: int) -> bool:
+        """Whether an open request has it."""
+        return arrival in self._tenants
 
     def leave(self, arrival: int) -> None:
         """The request is closed."""

@@ -1,6 +1,6 @@
 """Who has which bytes of one device: accounts that always sum to its capacity.
 
-    free + granted + request/* + prefix/* + retained/* + quarantine = capacity
+    free + granted + request/* + prefix/* + retained/* + foreign/* + quarantine = capacity
 
 Every account but free is some tenant's. Every act is one posting from one account to another, so the sum cannot
 change, and a posting that would leave an account below zero is our bug and stops the process: a count that wraps or
@@ -47,6 +47,11 @@ class Account(NamedTuple):
         return Account(RETAINED, str(number), tenant)
 
     @staticmethod
+    def kept(request: RequestId, tenant: str) -> Account:
+        """What a request had whose process died: retained too, for whoever goes on with it."""
+        return Account(RETAINED, _name(request), tenant)
+
+    @staticmethod
     def quarantine(tenant: str) -> Account:
         """What of the tenant's may still be in use, or could not be released."""
         return Account("quarantine", tenant=tenant)
@@ -61,7 +66,11 @@ FREE = Account("free")
 
 def account_of(request: RequestId, tenant: str = "") -> Account:
     """The account that pays for what `request` holds."""
-    return Account("request", f"{request.session}/{request.number}.{request.generation}", tenant)
+    return Account("request", _name(request), tenant)
+
+
+def _name(request: RequestId) -> str:
+    return f"{request.session}/{request.number}.{request.generation}"
 
 
 class Ledger:

@@ -102,9 +102,13 @@ def _prefixes(figures: DeviceStatistics | PageStatistics) -> dict[str, str]:
 
 
 def _sessions(figures: DeviceStatistics | PageStatistics) -> dict[str, str]:
-    """By process, since the session's own name says nothing to anybody."""
-    pids = figures.pids
-    return {f"process {pids[name]}" if name in pids else name: state for name, state in figures.sessions.items()}
+    """By process, since the session's own name says nothing to anybody; with what waits for a process to end."""
+    said: dict[str, list[str]] = {}
+    for name, state in figures.sessions.items():
+        who = f"process {figures.pids[name]}" if name in figures.pids else name
+        waiting_bytes = figures.quarantined.get(name, 0)
+        said.setdefault(who, []).append(f"{state} ({format_bytes(waiting_bytes)} wait)" if waiting_bytes else state)
+    return {who: " and ".join(states) for who, states in said.items()}
 
 
 def _listed(values: Mapping[str, str]) -> str:

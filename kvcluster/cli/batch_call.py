@@ -1,7 +1,7 @@
 """`kvcluster run-batch`, once its options are read: the files, the cluster, the job, and what is printed at the end.
 
 Files are opened and checked before anything is started. Exit codes: 0 all answered, 1 some lines failed, 2 wrong
-use (raised as an error, see `cli.sentences`), 130 stopped by Ctrl-C or SIGTERM.
+use (raised as an error, see `cli.sentences`), 130 stopped by Ctrl-C, SIGTERM or `kvcluster stop`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kvcluster.services.batch.output import ResultFile
 from kvcluster.services.batch.survey import count_lines
 from kvcluster.services.pages.statistics import HostReport
 from kvcluster.services.statistics import DeviceReport
-from kvcluster.services.workers import Cluster
+from kvcluster.services.workers import Cluster, ClusterStopped
 
 ALL_ANSWERED, SOME_FAILED = 0, 1
 
@@ -62,6 +62,9 @@ def answer_file(call: BatchCall, settings: Settings) -> int:
                 answered = _answer(call, settings, output)
     except (KeyboardInterrupt, SystemExit):  # SystemExit: Ray's own handler of SIGTERM while it starts
         say("stopped; finished results are kept, and the same command continues where it stopped")
+        return interrupts.INTERRUPTED
+    except ClusterStopped as stopped:
+        say(str(stopped))
         return interrupts.INTERRUPTED
     with reader_may_leave(sys.stdout):
         if call.print_texts:
@@ -101,7 +104,11 @@ def _announce(total: int, done: int, settings: Settings) -> None:
 def _run(call: BatchCall, spec: JobSpec, output: ResultFile, cluster: Cluster) -> Answered:
     with shown_progress(spec.total_lines) as tell:
         job = BatchJob(read_lines(call.input_path), output=output, workers=cluster, spec=spec, tell=tell)
-        progress = job.run()
+        try:
+            progress = job.run()
+        except KeyboardInterrupt:
+            job.drain()
+            raise
     return Answered(progress, cluster.device_reports(), cluster.host_reports())
 
 

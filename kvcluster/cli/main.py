@@ -1,4 +1,4 @@
-"""The command line: run-batch, model, plan, doctor, audit. Parse, call, print; nothing is decided here.
+"""The command line: run-batch, model, plan, doctor, audit, failpoints. Parse, call, print; nothing is decided here.
 
 Neither Ray nor torch is imported before a command needs it, so that --help and a wrong option answer at once.
 """
@@ -11,9 +11,12 @@ import typer
 
 from kvcluster.cli.audit import audit
 from kvcluster.cli.doctor import doctor
+from kvcluster.cli.failpoints import failpoints
 from kvcluster.cli.plan import plan
 from kvcluster.cli.run_batch import run_batch
 from kvcluster.cli.sentences import one_sentence
+from kvcluster.cli.status import status
+from kvcluster.cli.stop import stop
 
 app = typer.Typer(
     name="kvcluster",
@@ -27,6 +30,9 @@ app.command("run-batch")(run_batch)
 app.command("plan")(plan)
 app.command("doctor")(doctor)
 app.command("audit")(audit)
+app.command("status")(status)
+app.command("stop")(stop)
+app.command("failpoints")(failpoints)
 
 
 @app.callback()

@@ -25,8 +25,11 @@ HOST_HEADINGS = ("host pages", "memory", "peak used", "lookups", "asked tokens",
 
 
 def write_device_table(reports: Sequence[DeviceReport]) -> None:
-    """On standard output, one row a device; found/asked are tokens of prompts that were looked up."""
-    write_table(HEADINGS, [_row(report) for report in reports])
+    """On standard output, one row a device; found/asked are tokens of prompts that were looked up. What was computed
+    again has a column where there was any."""
+    again = any(report.recomputed_tokens for report in reports)
+    headings = (*HEADINGS, "recomputed") if again else HEADINGS
+    write_table(headings, [_row(report)[: len(headings)] for report in reports])
 
 
 def write_host_table(reports: Sequence[HostReport]) -> None:
@@ -58,4 +61,5 @@ def _row(report: DeviceReport) -> tuple[str, ...]:
         f"{report.found_tokens}/{report.asked_tokens}",
         f"{report.messages_per_token:.3f}",
         str(report.driver_calls),
+        str(report.recomputed_tokens),
     )

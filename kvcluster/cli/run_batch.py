@@ -36,6 +36,9 @@ def run_batch(
         float | None, _setting("Share of what is free on a GPU beside the model [0.9]")
     ] = None,
     workers_per_device: Annotated[int | None, _setting("Request actors on each device [1]")] = None,
+    nodes: Annotated[
+        str | None, _setting("Nodes of the joined cluster with these devices each: how many, or all [1, this one]")
+    ] = None,
     dtype: Annotated[str | None, _setting("float32 or bfloat16 [bfloat16]")] = None,
     layout: Annotated[str | None, _setting("token-major, seq-major or head-major [token-major]")] = None,
     granule: Annotated[str | None, _setting("Memory grows by this much [64KiB; what a GPU recommends]")] = None,
@@ -58,7 +61,8 @@ def run_batch(
     """Answer every line of a file, on workers that share elastic KV memory.
 
     Lines are those of OpenAI's Batch API for /v1/completions. Run again with the same output, it continues where
-    it stopped. Exit codes: 0 all answered, 1 some lines failed, 2 wrong use, 130 stopped by Ctrl-C or SIGTERM.
+    it stopped. Exit codes: 0 all answered, 1 some lines failed, 2 wrong use, 130 stopped by Ctrl-C, SIGTERM or
+    kvcluster stop.
     With --ray-address or RAY_ADDRESS it joins that cluster, else it starts its own and stops it.
     """
     own = {"input_path", "output_path", "config", "retry_failed", "print_texts", "ray_address"}

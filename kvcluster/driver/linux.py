@@ -132,6 +132,18 @@ def create_memory(size_bytes: int) -> int:
     return descriptor
 
 
+def create_sparse(size_bytes: int) -> int:
+    """The same, all zeros, of which nothing is allocated: each page is when it is first written."""
+    descriptor = os.memfd_create(f"kvcluster-{os.getpid()}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(descriptor, size_bytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _FIXED_SIZE)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 def duplicate(descriptor: int) -> int:
     """A new close-on-exec descriptor of the same file."""
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 0)

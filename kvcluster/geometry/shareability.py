@@ -30,7 +30,7 @@ class Backing(StrEnum):
 
 
 class Refusal(StrEnum):
-    """Why a prefix is not shared, in one word. The last four are found by who shares, and not by arithmetic."""
+    """Why a prefix is not shared, in one word. The last five are found by who shares, and not by arithmetic."""
 
     NOT_VMM_BACKED = "not-vmm-backed"
     SLIDING_ONLY = "sliding-only"
@@ -39,6 +39,7 @@ class Refusal(StrEnum):
     NO_SUCH_PREFIX = "no-such-prefix"
     NOT_SEALED = "not-sealed"
     ALREADY_SHARED = "already-shared"
+    FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,14 @@ def windows_of(runs: Iterable[WindowRun]) -> Iterator[Window]:
 
 def runs_of(windows: Iterable[Window]) -> tuple[WindowRun, ...]:
     """`windows` (any order, no duplicates) as the fewest runs, ascending."""
-    runs: list[WindowRun] = []
+    firsts: list[Window] = []
+    counts: list[int] = []
+    following: tuple[int, int, int] | None = None
     for window in sorted(windows):
-        last = runs[-1] if runs else None
-        if last and (last.group, last.fragment, last.start + last.count) == window:
-            runs[-1] = WindowRun(last.group, last.fragment, last.start, last.count + 1)
-        else:
-            runs.append(WindowRun(*window, count=1))
-    return tuple(runs)
+        if window != following:
+            firsts.append(window)
+            counts.append(0)
+        counts[-1] += 1
+        group, fragment, number = window
+        following = group, fragment, number + 1
+    return tuple(WindowRun(*first, count=count) for first, count in zip(firsts, counts, strict=True))

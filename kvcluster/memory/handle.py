@@ -31,7 +31,9 @@ HANDLE_MOVES: dict[HandleState, frozenset[HandleState]] = {
         {HandleState.POOLED, HandleState.SHARED, HandleState.QUARANTINED, HandleState.GONE}  # gone: a refused seal's
     ),
     HandleState.SHARED: frozenset({HandleState.QUARANTINED, HandleState.GONE}),
-    HandleState.QUARANTINED: frozenset({HandleState.POOLED, HandleState.GONE}),
+    HandleState.QUARANTINED: frozenset(
+        {HandleState.POOLED, HandleState.OUT, HandleState.GONE}  # out: its process is dead, and a successor may come
+    ),
     HandleState.GONE: frozenset(),
 }
 

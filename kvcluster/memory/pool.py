@@ -31,10 +31,14 @@ from kvcluster.memory.stock import Stock
 from kvcluster.transaction import Transaction
 
 NONE_KNOWN: frozenset[HandleId] = frozenset()
+MOST_AT_ONCE = 64  # handles released in one go: of 64 KiB each some 3 ms, most of it the kernel's freeing of pages
 
 
 class HandlePool:
-    """Handles of one granule or of `bulk_bytes`; at most `limit_bytes` of them stay pooled."""
+    """Handles of one granule or of `bulk_bytes`; at most `limit_bytes` of them stay pooled.
+
+    Many that come back at once stay for longer: nobody who asks meanwhile waits until all of them are released.
+    """
 
     def __init__(
         self, driver: Driver, *, granule_bytes: int, bulk_bytes: int, capacity_bytes: int, limit_bytes: int
@@ -85,14 +89,15 @@ class HandlePool:
     def give_back(self, handles: Sequence[Handle]) -> None:
         """Handles that nobody maps any more: pooled as far as the bound allows, else released. Never raises.
 
-        What is sealed can hold nothing new and is released.
+        At most `MOST_AT_ONCE` are released now, and the rest by later calls, or by `fill`. What is sealed can hold
+        nothing new and is released.
         """
         usable = [handle for handle in handles if not handle.is_sealed]
         if len(usable) < len(handles):
             self.destroy([handle for handle in handles if handle.is_sealed])
         self._living.move(usable, HandleState.POOLED)
         self._stock.add(usable)
-        self.trim(self.limit_bytes)
+        self.shrink(self.limit_bytes)
 
     def share(self, handles: Sequence[Handle]) -> None:
         """Sealed handles that were out: a prefix has them now."""
@@ -101,6 +106,10 @@ class HandlePool:
     def quarantine(self, handles: Sequence[Handle]) -> None:
         """Handles that may still be mapped. Their bytes are the ledger's business."""
         self._living.move(handles, HandleState.QUARANTINED)
+
+    def keep(self, handles: Sequence[Handle]) -> None:
+        """What was in quarantine is mapped by nobody any more, and is not to be used for anything else yet."""
+        self._living.move(handles, HandleState.OUT)
 
     def destroy(self, handles: Sequence[Handle]) -> None:
         """Release handles to the driver that nobody maps any more and that are not pooled. Never raises."""
@@ -114,13 +123,24 @@ class HandlePool:
         while self._stock.size_bytes > limit_bytes and (oldest := self._stock.oldest()):
             self._discard(oldest)
 
+    def shrink(self, limit_bytes: int) -> bool:
+        """The same, of at most `MOST_AT_ONCE`; True while more than `limit_bytes` are pooled."""
+        for _ in range(MOST_AT_ONCE):
+            oldest = self._stock.oldest() if self._stock.size_bytes > limit_bytes else None
+            if oldest is None:
+                return False
+            self._discard(oldest)
+        return self._stock.size_bytes > limit_bytes
+
     def fill(self, target_bytes: int, *, most: int = 4) -> bool:
-        """Create at most `most` single granules ahead; True while there is more to do.
+        """Create at most `most` single granules ahead, or release some where too many are pooled; True: there is more.
 
         Until `target_bytes` are pooled (the caller's word: no more than is free and granted), within the pool's bound
         and the capacity. Nothing that exists makes room. A create that fails ends it for this time: whoever needs
         the memory meets the error itself. Never raises.
         """
+        if self._stock.size_bytes > self.limit_bytes:
+            return self.shrink(self.limit_bytes)
         for _ in range(most):
             if not self._may_fill(target_bytes) or not self._create_ahead():
                 return False

@@ -31,6 +31,11 @@ class Quarantine:
         """So many bytes of each tenant could not be released to the driver."""
         self._lost.update(lost)
 
+    def take_out(self, session: str, handles: Sequence[Handle]) -> None:
+        """The session's process is dead, and these, which waited for that, are somebody's."""
+        taken = set(handles)
+        self._by_session[session] = [handle for handle in self._by_session.get(session, ()) if handle not in taken]
+
     def process_gone(self, session: str) -> list[Handle]:
         """The session's process is dead: its handles are nobody's any more."""
         return self._by_session.pop(session, [])
@@ -38,6 +43,10 @@ class Quarantine:
     def held_bytes(self, session: str) -> int:
         """Bytes that wait for the session's process to end."""
         return bytes_of(self._by_session.get(session, []))
+
+    def held_by_session(self) -> dict[str, int]:
+        """The same of every session for whose process anything waits."""
+        return {session: bytes_of(handles) for session, handles in self._by_session.items()}
 
     def lost_by(self, tenant: str) -> int:
         """The tenant's bytes that never come back."""

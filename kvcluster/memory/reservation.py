@@ -3,8 +3,9 @@
 The device knows a request as a shape (fragments and strides) and a most number of tokens; where its addresses lie
 is the client's business. Planning is pure: `missing` names the windows that so many tokens need and that are not
 there. A window is its own (paid by this request), or shared (below the end of a prefix that it uses, and nobody's
-bill but the prefix's). Bytes are charged elsewhere (budget/); handles come from the pool, and one may cover several
-adjacent windows.
+bill but the prefix's), or foreign: mapped by its client since an earlier incarnation of the device, own or shared
+then, and without a handle here. Bytes are charged elsewhere (budget/); handles come from the pool, and one may cover
+several adjacent windows.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from kvcluster.errors import NotAllowed
 from kvcluster.geometry.residency import Keeps, RangeMap
 from kvcluster.geometry.windows import Window, runs_of
 from kvcluster.ids import RequestId, WindowRun
+from kvcluster.memory.foreign_windows import ForeignWindows
 from kvcluster.memory.handle import Handle
 from kvcluster.memory.handle_sizes import HandleSizes
 from kvcluster.memory.own_windows import OwnWindows
@@ -61,9 +63,26 @@ class Use:
     windows: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class OldUse:
+    """A prefix of an earlier incarnation that a request reads: the epoch that made it, its number then, the windows of
+    it that the request has, and up to which window of each fragment it reads old prefixes with it.
+    """
+
+    epoch: int
+    number: int
+    runs: tuple[WindowRun, ...]
+    windows: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.epoch, self.number
+
+
 class Reservation:
     """One request's windows: its `own`, and those that it `uses` of prefixes, newest last. `writing` is the prefix that
-    it is about to seal, `token_ids` are those of its tokens that are known here."""
+    it is about to seal, `token_ids` are those of its tokens that are known here. `foreign` and `old_uses` are what its
+    client had mapped when this incarnation began."""
 
     def __init__(self, request: RequestId, range_map: RangeMap, terms: Terms) -> None:
         self.request = request
@@ -75,19 +94,36 @@ class Reservation:
         self.sizes = terms.sizes
         self.state = ReservationState.RESERVED
         self.uses: tuple[Use, ...] = ()
+        self.old_uses: tuple[OldUse, ...] = ()
         self.writing: SharedPrefix | None = None
         self.own = OwnWindows(request, range_map.shape)
+        self.foreign = ForeignWindows(request)
         self._filled = dict.fromkeys(self.own.places(), 0)  # up to where they are there, shared ones included
 
     @property
-    def held_bytes(self) -> int:
+    def own_bytes(self) -> int:
         """Bytes of the windows that are its own."""
         return self.own.count * self.range_map.shape.granule_bytes
 
     @property
+    def foreign_bytes(self) -> int:
+        """Bytes of those that were its own in an earlier incarnation."""
+        return self.foreign.count * self.range_map.shape.granule_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Both: what its end would free of its own."""
+        return self.own_bytes + self.foreign_bytes
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether something of it has no handle here, so that nothing of it can be shared."""
+        return bool(self.foreign.count or self.old_uses)
+
+    @property
     def shares(self) -> bool:
         """Whether it uses a prefix."""
-        return bool(self.uses)
+        return bool(self.uses or self.old_uses)
 
     @property
     def freed_bytes(self) -> int:
@@ -104,7 +140,15 @@ class Reservation:
     @property
     def shared(self) -> tuple[int, ...]:
         """Windows of each fragment that are a prefix's."""
-        return self.uses[-1].windows if self.uses else (0,) * len(self.range_map.shape.groups)
+        if self.uses:
+            return self.uses[-1].windows
+        return self.old_uses[-1].windows if self.old_uses else (0,) * len(self.range_map.shape.groups)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Windows of each group that all its fragments have, from the first on: its own and shared ones."""
+        groups = range(len(self.range_map.shape.groups))
+        return tuple(min(count for place, count in self._filled.items() if place[0] == group) for group in groups)
 
     def growth_bytes(self, tokens: int) -> int:
         """The most that `tokens` more tokens can take: nothing where no more can be committed."""
@@ -147,6 +191,21 @@ class Reservation:
         self._settle()
         return handles
 
+    def hold_foreign(self, runs: Sequence[WindowRun]) -> None:
+        """Its client has these mapped, its own then. Raises as `ForeignWindows.add`."""
+        self.foreign.add(runs)
+        self._refill()
+
+    def drop_foreign(self, runs: Sequence[WindowRun]) -> None:
+        """These are unmapped: they are nobody's."""
+        self.foreign.remove(runs)
+        self._refill()
+
+    def use_old(self, uses: tuple[OldUse, ...]) -> None:
+        """It reads these prefixes of an earlier incarnation, newest last, and no others of that kind."""
+        self.old_uses = uses
+        self._refill()
+
     def use(self, prefix: SharedPrefix, windows: tuple[int, ...]) -> None:
         """The first `windows` of each fragment are the prefix's from now on."""
         self.uses = (*self.uses, Use(prefix, windows))
@@ -178,16 +237,19 @@ class Reservation:
 
     def _missing_of(self, group: int, fragment: int, wanted: int) -> Iterator[WindowRun]:
         filled, own = self._filled[group, fragment], self.own.numbers(group, fragment)
+        foreign = self.foreign.numbers(group, fragment)
         if wanted <= filled:
             return
-        if len(own) == filled - self._below()[group]:  # nothing lies beyond a hole
+        if len(own) + len(foreign) == filled - self._below()[group]:  # nothing lies beyond a hole
             yield WindowRun(group, fragment, filled, wanted - filled)
         else:
-            yield from runs_of(Window(group, fragment, n) for n in range(filled, wanted) if n not in own)
+            there = own.keys() | foreign
+            yield from runs_of(Window(group, fragment, n) for n in range(filled, wanted) if n not in there)
 
     def _extend(self, group: int, fragment: int) -> None:
         filled, own = self._filled[group, fragment], self.own.numbers(group, fragment)
-        while filled in own:
+        foreign = self.foreign.numbers(group, fragment)
+        while filled in own or filled in foreign:
             filled += 1
         self._filled[group, fragment] = filled
 
@@ -201,10 +263,10 @@ class Reservation:
     def _settle(self) -> None:
         if self.state is ReservationState.QUARANTINED:
             return
-        if self.uses:
+        if self.shares:
             self._move(ReservationState.SHARED)
         else:
-            self._move(ReservationState.COMMITTED if self.own.count else ReservationState.RESERVED)
+            self._move(ReservationState.COMMITTED if self.held_bytes else ReservationState.RESERVED)
 
     def _move(self, to: ReservationState) -> None:
         if to is not self.state:

@@ -13,6 +13,7 @@ from kvcluster.index.token_chain import count_of
 from kvcluster.services.asks import (
     MOST,
     MOST_PREFIXES,
+    Adopt,
     Ask,
     End,
     Find,
@@ -74,7 +75,7 @@ def refusal_of(ask: Ask) -> KvClusterError | None:
     holdings = ask.memory.holdings
     if isinstance(ask, TakeSnapshot | Publish) and holdings.prefix_count >= MOST_PREFIXES:
         return NotAllowed(reason=f"a request uses at most {MOST_PREFIXES} prefixes, and this one does")
-    if holdings.takes_windows or not isinstance(ask, Grow | Spend | Join | Find | TakeSnapshot | Publish):
+    if holdings.takes_windows or not isinstance(ask, Grow | Spend | Join | Find | Adopt | TakeSnapshot | Publish):
         return None
     state = "torn: a prefix that it used is gone" if holdings.is_torn else "quarantined"
     return NotAllowed(reason=f"the memory is {state}, and takes no more commits")

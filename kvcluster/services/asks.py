@@ -2,6 +2,7 @@
 
     Grow        more windows: a grant and its commit in one group (and `open` first, where the request is new)
     Find        what is known of a prompt, and more windows of its own, in one group
+    Adopt       all that a process left which died with the same work, and the place in the queue
     Join        a prefix's windows, and with `grow_to` more windows of its own, in one group
     AskGrant, Spend, ReturnGrant    a verb at a time
     TakeSnapshot, Publish, Seal     the three steps of a prefix (the first where there are rings), each in its own frame
@@ -16,11 +17,13 @@ happened. How asks become operations is in `services.encoding`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from kvcluster.driver.protocol import Fence
 from kvcluster.errors import KvClusterError
+from kvcluster.index.token_chain import ID_BYTES
 from kvcluster.services.prefix import Prefix
+from kvcluster.services.progress_page import MOST_IDS
 from kvcluster.services.sequence import Grant, SequenceMemory
 from kvcluster.wire.messages import MOST_TOKENS
 
@@ -74,6 +77,18 @@ class Find:
     memory: Memory
     token_ids: bytes
     grow_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """What one of `sessions`, newest first, computed under `label` before its process died; holds nothing yet.
+
+    That there is nothing is no error: see `Outcome.adoption`. Where this process then cannot map it, it is given back.
+    """
+
+    memory: Memory
+    sessions: tuple[str, ...]
+    label: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +173,17 @@ class End:
     token_ids: bytes = b""
 
 
-Ask = Grow | Find | Join | AskGrant | Spend | ReturnGrant | TakeSnapshot | Publish | Seal | Leave | Shed | End
+Ask = Grow | Find | Adopt | Join | AskGrant | Spend | ReturnGrant | TakeSnapshot | Publish | Seal | Leave | Shed | End
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What was found for an Adopt: see `wire.adopt.Adopted`. With "adopted" the first `tokens` tokens are there."""
+
+    what: Literal["adopted", "said", "living", "nothing"] = "nothing"
+    tokens: int = 0
+    computed: int = 0
+    token_ids: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +200,7 @@ class Outcome:
     prefix: Prefix | None = None
     joined_tokens: int = 0
     known_tokens: int = 0
+    adoption: Adoption | None = None
 
 
 def load_of(*asks: Ask) -> Load:
@@ -200,7 +226,7 @@ def _runs(ask: Ask) -> int:
     match ask:
         case Shed() | End():
             return memory.returnable_runs
-        case Join(grow_to=int()) | Find():
+        case Join(grow_to=int()) | Find() | Adopt():
             return 2 * memory.fragments
         case _:
             return memory.fragments
@@ -211,4 +237,7 @@ def _prefixes(memory: SequenceMemory) -> int:
 
 
 def _id_bytes(ask: Ask) -> int:
+    if isinstance(ask, Adopt):  # in the reply
+        most_tokens: int = ask.memory.spec.max_tokens
+        return ID_BYTES * min(most_tokens, MOST_IDS)
     return len(ask.token_ids) if isinstance(ask, Find | End) else 0

@@ -2,7 +2,9 @@
 
 accounts          sum to the capacity, none below zero
 granted           the held grants, one by one, by tenant
-out               the windows of all reservations, each request's account, and what is retained and not sealed
+out               the windows of all reservations, each request's account, what is retained and not sealed, and what is
+                  kept for successors
+foreign           what requests have of earlier incarnations, and who reads which old prefix, against the claims
 shared            the handles of all sealed prefixes, each prefix's account
 users             who uses a prefix, against what each reservation uses; who is idle, counted from nothing
 found             what the index lists, against the prefixes that are there; who is to publish, against who is open
@@ -20,8 +22,10 @@ from kvcluster.budget.ledger import FREE, Account
 from kvcluster.driver.protocol import Driver
 from kvcluster.errors import InvariantBroken
 from kvcluster.memory.handle import HandleState, bytes_of
+from kvcluster.memory.remnant import Remnant
+from kvcluster.memory.reservation import Reservation
 from kvcluster.memory.shared_prefix import PrefixState, SharedPrefix
-from kvcluster.services.books import Books, prefix_account, request_account
+from kvcluster.services.books import Books, kept_account, prefix_account, request_account
 from kvcluster.services.device_memory import DeviceMemory
 from kvcluster.services.listing import listable_tokens
 
@@ -39,6 +43,7 @@ def audit_memory(memory: DeviceMemory, driver: Driver) -> None:
     _audit_prefixes(books)
     _audit_uses(memory)
     _audit_index(memory)
+    _audit_foreign(memory)
     _audit_handles(memory)
     _same("held by the hardware", driver.memory_info().held_bytes, books.pool.created_bytes)
 
@@ -60,14 +65,14 @@ def _audit_requests(memory: DeviceMemory) -> None:
         told[request.session] += len(reservation.token_ids)
     for session in told:
         _same(f"ids told by session {session}", told[session], memory.told.bytes_of(session))
-    held = {request_account(r): r.held_bytes for r in memory.reservations.values() if r.held_bytes}
+    held = {request_account(r): r.own_bytes for r in memory.reservations.values() if r.own_bytes}
     _same_accounts("requests hold", held, _booked(memory.books, "request"))
     reserved = sum(reservation.reserved_bytes for reservation in memory.reservations.values())
     _same("address reserved", reserved, memory.reserved_bytes)
 
 
 def _audit_prefixes(books: Books) -> None:
-    held: dict[Account, int] = {}
+    held = {kept_account(remnant): remnant.size_bytes for remnant in books.kept if remnant.size_bytes}
     for prefix in books.prefixes:
         windows = prefix.shape.window_count(prefix.extent.windows) - prefix.shape.window_count(prefix.extent.base)
         wanted = 0 if prefix.owner else windows * prefix.shape.granule_bytes
@@ -83,7 +88,8 @@ def _audit_prefixes(books: Books) -> None:
 
 def _audit_uses(memory: DeviceMemory) -> None:
     by_prefix = {(prefix.number, request) for prefix in memory.books.prefixes for request in prefix.users}
-    by_request = {(use.prefix.number, r.request) for r in memory.reservations.values() for use in r.uses}
+    users: list[Reservation | Remnant] = [*memory.reservations.values(), *memory.books.kept]
+    by_request = {(use.prefix.number, user.request) for user in users for use in user.uses}
     if by_prefix != by_request:
         raise InvariantBroken(sentence=f"prefixes are used by {by_prefix} and requests use {by_request}")
     owned = {prefix.number: prefix.owner for prefix in memory.books.prefixes if prefix.owner}
@@ -105,12 +111,29 @@ def _audit_index(memory: DeviceMemory) -> None:
         raise InvariantBroken(sentence=f"requests that are not open are to publish: {strangers}")
 
 
+def _audit_foreign(memory: DeviceMemory) -> None:
+    foreign, reservations = memory.foreign, memory.reservations.values()
+    wanted, booked = foreign.wanted(), _booked(memory.books, "foreign")
+    short = {account: size for account, size in wanted.items() if booked.get(account, 0) < size}
+    if not foreign.owes:
+        _same_accounts("foreign claims are", wanted, booked)
+    elif set(booked) - set(wanted) or memory.books.ledger.balance(FREE):
+        raise InvariantBroken(sentence=f"{short} is owed of foreign claims, and bytes are free, or charged for nobody")
+    own = sum(size for account, size in wanted.items() if "/" not in account.owner)
+    _same("foreign windows", sum(r.foreign_bytes for r in reservations) + foreign.stranded_bytes(), own)
+    read = {(use.key, r.request) for r in reservations for use in r.old_uses}
+    claimed = {(key, request) for key, requests in foreign.prefix_users().items() for request in requests}
+    if strangers := read - claimed:
+        raise InvariantBroken(sentence=f"old prefixes are read and not charged: {strangers}")
+
+
 def _audit_handles(memory: DeviceMemory) -> None:
     pool, prefixes = memory.books.pool, memory.books.prefixes
     unsealed = sum(prefix.size_bytes for prefix in prefixes if prefix.state is PrefixState.WRITING)
     sealed = sum(prefix.size_bytes for prefix in prefixes if prefix.state is PrefixState.SEALED)
-    held = sum(reservation.held_bytes for reservation in memory.reservations.values())
-    _same("handles out", pool.bytes_in(HandleState.OUT), held + unsealed)
+    held = sum(reservation.own_bytes for reservation in memory.reservations.values())
+    kept = sum(remnant.size_bytes for remnant in memory.books.kept)
+    _same("handles out", pool.bytes_in(HandleState.OUT), held + unsealed + kept)
     _same("handles shared", pool.bytes_in(HandleState.SHARED), sealed)
     _same("handles in quarantine", pool.bytes_in(HandleState.QUARANTINED), memory.books.quarantine.size_bytes)
     for state in HandleState:

@@ -14,11 +14,13 @@ from kvcluster.budget.eviction import Evictable, Guard
 from kvcluster.budget.governor import Governor
 from kvcluster.budget.ledger import FREE, RETAINED, Account, Ledger, account_of
 from kvcluster.driver.protocol import Driver
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import GrantId, RequestId
 from kvcluster.index.prefix_index import PrefixIndex
 from kvcluster.memory.handle import Handle, bytes_by_tenant, bytes_of
 from kvcluster.memory.pool import HandlePool
 from kvcluster.memory.quarantine import Quarantine
+from kvcluster.memory.remnant import Remnant
 from kvcluster.memory.reservation import Reservation
 from kvcluster.memory.shared_prefix import PrefixState, SharedPrefix, SharedPrefixes
 from kvcluster.services.device_settings import MemorySettings
@@ -46,6 +48,7 @@ class Books:
         self.prefixes = SharedPrefixes()
         self.index = PrefixIndex()
         self.retained = RetainedPrefixes(settings.quotas.by_tenant)
+        self.kept: dict[Remnant, None] = {}  # for successors, the oldest first
         self.guard = Guard(self.ledger, settings.quotas)
         self.evictions = 0
 
@@ -94,6 +97,50 @@ class Books:
         if lost := self.pool.drain_lost():
             self.governor.lose(lost, out_of=out_of)
             self.quarantine.lose(lost)
+
+    # --- memory of earlier incarnations -----------------------------------------------------------------------------
+
+    def freed_foreign(self, size_bytes: int) -> None:
+        """So much of it is free by now."""
+        self.governor.freed(size_bytes)
+        self.fit_pool()
+
+    def fit_pool(self) -> None:
+        """What is foreign is in the hardware too: as much less may be created here."""
+        self.pool.resize(self.ledger.capacity_bytes - self.ledger.total("foreign"))
+        self.write_off()
+
+    # --- what is kept for successors: retained, but for its prefixes, which it uses ---------------------------------
+
+    def keep(self, remnant: Remnant) -> None:
+        """Its process is dead, and what was isolated of it is not free."""
+        self.quarantine.take_out(remnant.request.session, remnant.handles)
+        self.ledger.post(remnant.size_bytes, debit=Account.quarantine(remnant.tenant), credit=kept_account(remnant))
+        self.pool.keep(remnant.handles)
+        for use in remnant.uses:
+            self.use(use.prefix, remnant.request)
+        self.kept[remnant] = None
+
+    def hand_over(self, remnant: Remnant, reservation: Reservation) -> None:
+        """An empty reservation has it from now on."""
+        self.ledger.post(remnant.size_bytes, debit=kept_account(remnant), credit=request_account(reservation))
+        for use in remnant.uses:
+            self.use(use.prefix, reservation.request)
+            reservation.use(use.prefix, use.windows)
+        reservation.attach(remnant.runs, remnant.handles)
+        self._part_kept(remnant)
+
+    def drop(self, remnant: Remnant) -> None:
+        """Nobody goes on with it: its windows are free."""
+        self.ledger.post(remnant.size_bytes, debit=kept_account(remnant), credit=FREE)
+        self._part_kept(remnant)
+        self.pool_again(remnant.handles)
+
+    def _part_kept(self, remnant: Remnant) -> None:
+        del self.kept[remnant]
+        for use in reversed(remnant.uses):
+            self.booked(self.prefixes.part(use.prefix, remnant.request))
+            self.drain_finished(use.prefix)
 
     # --- prefixes -------------------------------------------------------------------------------------------------
 
@@ -158,11 +205,13 @@ class Books:
     def evict(self, tenant: str, *, own_bytes: int, others_bytes: int) -> None:
         """Free at least so much of each; children before parents, and what is guarded for others never.
 
-        Of others', what no quota names goes before what a quota was given for.
+        Of others', what no quota names goes before what a quota was given for. What is kept for successors goes after
+        the prefixes of the same: to compute it again holds up somebody, and a prefix perhaps nobody.
         """
-        self._evict(own_bytes, lambda: self.retained.next_of(tenant))
+        self._evict(own_bytes, lambda: self.retained.next_of(tenant) or self._next_kept(tenant.__eq__))
         others_bytes -= self._evict(others_bytes, self.retained.next_unnamed)
-        self._evict(others_bytes, self._next_unguarded)
+        others_bytes -= self._evict(others_bytes, self._next_unguarded)
+        self._evict(others_bytes, lambda: self._next_of_others() or self._next_kept(self._may_go))
 
     def evict_all(self) -> None:
         """Every prefix that nobody uses goes."""
@@ -172,6 +221,7 @@ class Books:
         """Free at least so much, or all that nobody uses; what is guarded goes last."""
         for next_leaf in (self.retained.next_unnamed, self._next_unguarded, self._next_named):
             size_bytes -= self._evict(size_bytes, next_leaf)
+        self._evict(size_bytes, lambda: self._next_of_others() or self._next_named() or self._next_kept(lambda _: True))
 
     def _next_unguarded(self) -> SharedPrefix | None:
         return self.retained.next_among(self.guard.named())
@@ -179,13 +229,27 @@ class Books:
     def _next_named(self) -> SharedPrefix | None:
         return self.retained.next_among(self.settings.quotas.by_tenant)
 
-    def _evict(self, size_bytes: int, next_leaf: Callable[[], SharedPrefix | None]) -> int:
+    def _next_of_others(self) -> SharedPrefix | None:
+        return self.retained.next_unnamed() or self._next_unguarded()
+
+    def _may_go(self, tenant: str) -> bool:
+        return tenant not in self.settings.quotas.by_tenant or self.guard.unguarded_bytes(tenant) > 0
+
+    def _next_kept(self, of: Callable[[str], bool]) -> Remnant | None:
+        """The oldest that is kept for one of these tenants."""
+        return next((remnant for remnant in self.kept if of(remnant.tenant)), None)
+
+    def _evict(self, size_bytes: int, next_one: Callable[[], SharedPrefix | Remnant | None]) -> int:
         """Free at least so much of those that go next, or all of them; returns how much it was."""
         before = self.ledger.total(RETAINED)
-        while (gone := before - self.ledger.total(RETAINED)) < size_bytes and (leaf := next_leaf()) is not None:
+        while (gone := before - self.ledger.total(RETAINED)) < size_bytes and (going := next_one()) is not None:
+            reach(Failpoint.DEVICE_EVICTING)
             self.evictions += 1
-            leaf.is_kept = False
-            self.drain_finished(leaf)
+            if isinstance(going, Remnant):
+                self.drop(going)
+                continue
+            going.is_kept = False
+            self.drain_finished(going)
         return gone
 
     # --- size -----------------------------------------------------------------------------------------------------
@@ -196,7 +260,8 @@ class Books:
         Whole granules, and never below what is claimed: what nobody uses is evicted first.
         """
         seen = self.driver.memory_info()
-        wanted = int(min(self.settings.capacity_bytes, utilization * (seen.free_bytes + seen.held_bytes)))
+        there_bytes = seen.free_bytes + seen.held_bytes + self.ledger.total("foreign")
+        wanted = int(min(self.settings.capacity_bytes, utilization * there_bytes))
         self.governor.collect_expired()
         self._evict_for_hardware(self.ledger.claimed_bytes - wanted)
         self._resize(max(self._claimed_bytes(), wanted - wanted % self.granule_bytes))
@@ -205,11 +270,11 @@ class Books:
     def _resize(self, capacity_bytes: int) -> None:
         if capacity_bytes > self.ledger.capacity_bytes:
             self.ledger.resize(capacity_bytes)
-        self.pool.resize(capacity_bytes)
+        self.pool.resize(capacity_bytes - self.ledger.total("foreign"))
         self.write_off()  # what the pool could not release is claimed from now on
         if capacity_bytes < self.ledger.capacity_bytes:
             self.ledger.resize(max(capacity_bytes, self._claimed_bytes()))
-        self.pool.resize(self.ledger.capacity_bytes)  # which is larger, where a handle could not be released
+        self.fit_pool()  # which is larger, where a handle could not be released
 
     def _claimed_bytes(self) -> int:
         """In whole granules."""
@@ -219,6 +284,11 @@ class Books:
 def request_account(reservation: Reservation) -> Account:
     """The account that pays what the request holds."""
     return account_of(reservation.request, reservation.tenant)
+
+
+def kept_account(remnant: Remnant) -> Account:
+    """The account that pays what is kept for a successor."""
+    return Account.kept(remnant.request, remnant.tenant)
 
 
 def prefix_account(prefix: SharedPrefix) -> Account:

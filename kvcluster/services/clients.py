@@ -1,8 +1,10 @@
 """The clients of one device: who is here, who has gone, and what each is to be told.
 
-A session is served while its connection is live. Its end has two steps: EOF takes back its grants and quarantines
-what it had; only the kernel's word that the process is dead makes those bytes free. A name is used once. Called under
-the device service's lock; knows no frames.
+A session is served while its connection is live and it is heard (`services.leases`). Its end has two steps: the end
+of either takes back its grants and quarantines what it had; only the kernel's word that the process is dead, or the
+process's own that it has nothing mapped any more, makes those bytes free. One whose lease ended is fenced: it is told,
+as soon as it listens again, and nothing that it says but surrender is heard. A name is used once. Called under the
+device service's lock; knows no frames.
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from kvcluster.errors import DeviceUnreachable, NotAllowed, SessionEnded
-from kvcluster.ids import HandleId
+from kvcluster.failpoints import Failpoint, reach
+from kvcluster.ids import HandleId, RequestId
 from kvcluster.services.device_settings import DeviceSettings
+from kvcluster.services.leases import Leases
 from kvcluster.services.pressure import Pressure
 from kvcluster.services.pushes import Pushes
+from kvcluster.services.session_file import SessionLog
 from kvcluster.services.sessions import EndedNames, Session, SessionState
-from kvcluster.wire.socket import Hello, Welcome
+from kvcluster.wire.socket import Fenced, Hello, Welcome
 
 
 class Owner(Protocol):
@@ -29,17 +34,29 @@ class Owner(Protocol):
     def drain_forgotten(self) -> Sequence[HandleId]:
         """Handles that are gone, since the last call."""
 
+    def collect_expired(self) -> None:
+        """Grants whose time is over return."""
+
     def orphan(self, session: str) -> None:
-        """Its connection ended: what it has is quarantined."""
+        """Its connection or its lease ended: what it has is quarantined."""
 
     def process_gone(self, session: str) -> None:
-        """Its process is dead: what was quarantined for it is free."""
+        """Nothing of it is mapped anywhere: what was quarantined for it is free."""
+
+    def survived(self, session: str, size_bytes: int) -> None:
+        """A client of an earlier incarnation lives, and has at most so much mapped."""
+
+    def weigh(self, request: RequestId) -> None:
+        """The request may have changed."""
+
+    def mapped_bytes(self, session: str) -> int:
+        """The most that the session's process may have mapped."""
 
     def is_haunted_by(self, session: str) -> bool:
         """Whether anything waits for its process to end."""
 
-    def trim(self, limit_bytes: int) -> None:
-        """Give back what nobody has, down to so much."""
+    def shrink(self) -> bool:
+        """Give back some of what nobody has; whether there is more."""
 
 
 class Clients:
@@ -52,6 +69,7 @@ class Clients:
         *,
         welcome: Callable[[], Welcome],
         clock: Callable[[], float],
+        log: SessionLog,
     ) -> None:
         self.pushes = Pushes()
         self.sessions: dict[str, Session] = {}
@@ -61,6 +79,11 @@ class Clients:
         self._welcome = welcome
         self._clock = clock
         self._ended = EndedNames(settings.most_ended)
+        self._leases = Leases(settings.lease_s, now_s=clock())
+        self._log = log
+        self._survivors = {survivor.session: survivor.pid for survivor in log.survivors}
+        for survivor in log.survivors:
+            memory.survived(survivor.session, survivor.size_bytes)
         self._idle_since = clock()
 
     def hello(self, hello: Hello, *, pid: int) -> Welcome:
@@ -69,7 +92,13 @@ class Clients:
             raise DeviceUnreachable(device=self._settings.name, reason="it is leaving")
         if hello.session in self.sessions or hello.session in self._ended:
             raise NotAllowed(reason=f"session {hello.session} was here before: take a new name")
-        self.sessions[hello.session] = Session(hello.session, pid, self._settings.replies, self._clock())
+        if self._survivors.get(hello.session, pid) != pid:
+            raise NotAllowed(reason=f"session {hello.session} is another process's: take a new name")
+        self._log.enter(hello.session, pid)
+        self._survivors.pop(hello.session, None)
+        now_s = self._clock()
+        self.sessions[hello.session] = Session(hello.session, pid, self._settings.replies, now_s)
+        self._leases.heard(hello.session, now_s=now_s)
         return self._welcome()
 
     def find(self, name: str) -> Session:
@@ -79,29 +108,54 @@ class Clients:
             raise SessionEnded(session=name)
         return session
 
+    def find_live(self, name: str) -> Session:
+        """The same where it is served. Raises SessionEnded, also for one that is orphaned."""
+        session = self.find(name)
+        if session.state is not SessionState.LIVE:
+            raise SessionEnded(session=name)
+        return session
+
     def heard(self, name: str) -> None:
-        """It says that it lives."""
-        if name in self.sessions:
-            self.sessions[name].heard_at = self._clock()
+        """It says that it lives. That gives one that is not LIVE nothing back."""
+        session = self.sessions.get(name)
+        if session is None:
+            return
+        session.heard_at = self._clock()
+        if session.state is SessionState.LIVE:
+            self._leases.heard(name, now_s=session.heard_at)
+
+    def expire(self) -> None:
+        """Those whose leases are over are fenced: what they have is quarantined, and they are to be told.
+
+        Looks at the time: see `Leases.expired`. They stay in `sessions`, ORPHANED, for as long as their connections.
+        """
+        now_s = self._clock()
+        for name in self._leases.expired(now_s=now_s):
+            silent_s = now_s - self.sessions[name].heard_at
+            self._orphan(name)
+            reason = f"it was not heard for {silent_s:.0f} s, and its lease is {self._leases.lease_s:.0f} s"
+            reach(Failpoint.OWNER_FENCED)
+            self.pushes.fence(Fenced(session=name, reason=reason))
 
     def disconnected(self, name: str) -> None:
         """Its connection ended, if it had one: what it has is quarantined."""
-        session = self.sessions.get(name)
-        if session is None or session.state is not SessionState.LIVE:
+        if name not in self.sessions:
             return
-        session.orphan()
-        self._memory.orphan(name)
+        self._orphan(name)
         self.pushes.drop(name)
         if not self._memory.is_haunted_by(name):
             self._forget(name)
 
     def gone(self, name: str) -> None:
-        """Its process is dead: what it had is free."""
-        self.disconnected(name)
-        if name in self.sessions:
-            self.sessions[name].move(SessionState.GONE)
-            self._memory.process_gone(name)
-            self._forget(name)
+        """Its process is dead: what it had is free. Again, or of one that is not known: nothing."""
+        self._end(name)
+
+    def surrendered(self, name: str) -> None:
+        """Its process has nothing of it mapped any more, and says so: what it had is free.
+
+        Of one that was fenced, and of one that is LIVE: it is over at once. Of one that is not known: nothing.
+        """
+        self._end(name)
 
     def leave(self) -> None:
         """The device closes: every session ends, as if its connection had ended."""
@@ -123,9 +177,30 @@ class Clients:
         """How many names of ended sessions are remembered."""
         return len(self._ended)
 
+    def _orphan(self, name: str) -> None:
+        """What it has is quarantined, unless that was done before."""
+        if self.sessions[name].state is SessionState.LIVE:
+            self._leases.end(name)
+            self.sessions[name].orphan()
+            self._memory.orphan(name)
+
+    def _end(self, name: str) -> None:
+        """Nothing of it is mapped anywhere."""
+        if self._survivors.pop(name, None) is not None:
+            self._memory.process_gone(name)
+            self._log.strike(name)
+        if name not in self.sessions:
+            return
+        self._orphan(name)
+        self.pushes.drop(name)
+        self.sessions[name].move(SessionState.GONE)
+        self._memory.process_gone(name)
+        self._forget(name)
+
     def _forget(self, name: str) -> None:
         del self.sessions[name]
+        self._log.strike(name)
         self._ended.add(name)
         self._idle_since = self._clock()
         if not self.sessions:
-            self._memory.trim(0)  # nobody is here to reuse what is pooled, and others may need the machine's memory
+            self._memory.shrink()  # nobody is here to reuse what is pooled, and others may need the machine's memory

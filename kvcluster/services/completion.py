@@ -6,7 +6,8 @@ has) is `Refused`, a value: it concerns nobody else. A worker's death is not; se
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import secrets
+from dataclasses import dataclass, field, replace
 
 MOST_CHOICES = 128  # of one request
 
@@ -18,6 +19,9 @@ class CompletionRequest:
     `n` texts are drawn; with one seed the i-th is what a request for one text with `sample` + i says. What is computed
     for it is reused for requests of the same `cache_salt` alone. With `use_beam_search` the `n` texts are the best that
     a search of that width finds; their score is the sum of log-probabilities over length ** `length_penalty`.
+
+    `died_with` are sessions of workers that died while they had this very request, the newest first: whoever gets it
+    next goes on where they ended, as far as their device still knows.
     """
 
     prompt: str | tuple[int, ...]
@@ -33,6 +37,12 @@ class CompletionRequest:
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool = False
+    died_with: tuple[str, ...] = ()
+
+    def with_seed(self) -> CompletionRequest:
+        """The same with a seed, so that it draws the same whoever computes it, and however often."""
+        is_drawn = self.temperature > 0 and self.seed is None
+        return replace(self, seed=secrets.randbits(63)) if is_drawn else self
 
 
 @dataclass(frozen=True, slots=True)

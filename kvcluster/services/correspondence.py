@@ -1,6 +1,7 @@
 """One session's frames and replies, in number and in order: what was sent, and what was heard of it.
 
-Nothing is sent twice here: a frame whose reply is lost may have run, and whoever sent it is told so.
+Nothing is sent twice here: a frame whose reply is lost may have run, and whoever sent it is told so. `traffic` is
+counted on, from one incarnation of the owner to the next.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ class Sent:
 class Correspondence:
     """For one thread. `epoch` is the device's incarnation."""
 
-    def __init__(self, session: str, epoch: int) -> None:
-        self.traffic = Traffic()
+    def __init__(self, session: str, epoch: int, traffic: Traffic) -> None:
+        self.traffic = traffic
         self._session = session
         self._epoch = epoch
         self._next_seq = 1

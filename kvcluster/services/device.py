@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kvcluster.attach.protocol import Descriptors
+from kvcluster.attach.protocol import Descriptors, HandedHandle
 from kvcluster.attach.sockets import MAX_DESCRIPTORS
 from kvcluster.driver.gate import patient_operation
+from kvcluster.driver.linux import duplicate
 from kvcluster.driver.protocol import Driver, PhysicalHandle
 from kvcluster.ids import ImportKey
 from kvcluster.services.audit import audit_memory
@@ -20,21 +21,34 @@ from kvcluster.services.figures import Moment, Parts, Peaks, statistics_of
 from kvcluster.services.frame_service import FrameService
 from kvcluster.services.handing import exported
 from kvcluster.services.operations import Operations
+from kvcluster.services.progress_page import FILE_BYTES
+from kvcluster.services.session_file import NoSessionLog, SessionLog
 from kvcluster.services.statistics import DeviceStatistics
 from kvcluster.wire.socket import Welcome
 
 __all__ = ["DeviceService", "DeviceSettings"]
 
+ARRIVAL_BITS = 32  # arrival numbers of a later incarnation are above all of an earlier one
+NO_LOG = NoSessionLog()
+
 
 class DeviceService(FrameService):
     """One device. Its methods may be called from any thread."""
 
-    def __init__(self, driver: Driver, settings: DeviceSettings, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        settings: DeviceSettings,
+        *,
+        clock: Callable[[], float],
+        log: SessionLog = NO_LOG,
+    ) -> None:
         self._driver = driver
-        self._memory = DeviceMemory(driver, settings.memory, clock=clock)
+        first_arrival = 1 + ((settings.incarnation - 1) << ARRIVAL_BITS)
+        self._memory = DeviceMemory(driver, settings.memory, clock=clock, first_arrival=first_arrival)
         self._operations = Operations(self._memory)
         self._peaks = Peaks()
-        super().__init__(self._memory, self._operations, settings, welcome=self._welcome, clock=clock)
+        super().__init__(self._memory, self._operations, settings, welcome=self._welcome, clock=clock, log=log)
 
     def _executed_one(self) -> None:
         self._peaks.note(self._memory)
@@ -48,6 +62,7 @@ class DeviceService(FrameService):
             capacity_bytes=books.ledger.capacity_bytes,
             lease_s=settings.lease_s,
             heartbeat_s=settings.heartbeat_s,
+            grace_s=settings.memory.grace_s,
         )
 
     # --- tickets: attach.server.SessionEvents -----------------------------------------------------------------------
@@ -57,13 +72,15 @@ class DeviceService(FrameService):
         """The handles that frame `seq` hands over, a packet's from `start` on; descriptors for those not `known`.
 
         The receiver closes them. Each piece asks for the ticket anew: a window that was released meanwhile may be
-        somebody else's by now.
+        somebody else's by now. Frame 0, which there never is, hands over the session's progress page.
 
         Raises:
             SessionEnded, NotAllowed: see `Session.ticket`.
             LimitReached, DriverError: a descriptor could not be made. None is left open.
         """
         with self._turns:
+            if not seq:
+                return self._page(session)
             client = self._clients.find(session)
             handles = client.ticket(seq)
             piece = handles[start : start + MAX_DESCRIPTORS]
@@ -72,24 +89,27 @@ class DeviceService(FrameService):
             client.knows(handle.identity for handle in piece)
             return descriptors
 
+    def _page(self, session: str) -> Descriptors:
+        page = duplicate(self._memory.keeping.page(self._clients.find_live(session).name))
+        return Descriptors((HandedHandle(ImportKey(0, 0), FILE_BYTES, page),), 1)
+
     def handles(self, session: str, seq: int) -> tuple[PhysicalHandle, ...]:
         """The same for a client in this very process, which borrows them. Raises as it does."""
         with self._turns:
             return tuple([handle.physical for handle in self._clients.find(session).ticket(seq)])
 
-    @patient_operation
-    def idle(self) -> None:
-        """Housekeeping when nothing happens: expired grants return."""
-        with self._turns:
-            self._memory.books.governor.collect_expired()
-
     # --- memory ---------------------------------------------------------------------------------------------------
 
     @patient_operation
     def fill(self) -> bool:
-        """Create a few handles ahead, while there is a client, so that growth need not; whether there is more to do."""
+        """Create a few handles ahead, so that growth need not, or give some back; whether there is more to do.
+
+        Without a client all that is pooled goes, a part each time; so does, with one, what is more than should be.
+        """
         with self._act():
-            return bool(self._clients.sessions) and not self._clients.is_leaving and self._memory.fill()
+            if self._clients.is_leaving:
+                return False
+            return self._memory.fill() if self._clients.sessions else self._memory.shrink()
 
     @patient_operation
     def measure(self, utilization: float) -> int:
@@ -114,7 +134,7 @@ class DeviceService(FrameService):
             InvariantBroken: it does not.
         """
         if not self._turns.are_over:
-            self.idle()
+            self.collect_expired()
         with self._turns.looking:
             audit_memory(self._memory, self._driver)
             return self._statistics()
@@ -136,5 +156,6 @@ class DeviceService(FrameService):
         """End every session, as if its connection had ended, and give what nobody has back to the driver."""
         with self._turns:
             self._clients.leave()
+            self._memory.keeping.close()
             self._memory.books.evict_all()
             self._memory.trim(0)

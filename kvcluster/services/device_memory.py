@@ -24,10 +24,13 @@ from kvcluster.memory.shared_prefix import SharedPrefix
 from kvcluster.services.books import Books, request_account
 from kvcluster.services.device_settings import MemorySettings
 from kvcluster.services.finding import Finder
+from kvcluster.services.foreign import Foreign
+from kvcluster.services.keeping import Keeping
 from kvcluster.services.listing import end_claim
 from kvcluster.services.opening import Opening, most_bytes_of
 from kvcluster.services.pressure import Pressure
 from kvcluster.services.queue import Queue
+from kvcluster.services.registering import Registering
 from kvcluster.services.sharing import Remains, Sharing
 from kvcluster.services.told import ToldIds, continued
 from kvcluster.services.work import Work
@@ -40,15 +43,22 @@ MOST_OPEN = 4096  # requests of one session; each costs the device some memory o
 class DeviceMemory:
     """The memory of one device. For one thread at a time."""
 
-    def __init__(self, driver: Driver, settings: MemorySettings, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, driver: Driver, settings: MemorySettings, *, clock: Callable[[], float], first_arrival: int = 1
+    ) -> None:
         self.books = Books(driver, settings, clock=clock)
-        self.queue = Queue(self.books.ledger, settings.quotas)
+        self.queue = Queue(self.books.ledger, settings.quotas, first_arrival=first_arrival)
+        self.foreign = Foreign(self.books.ledger)
+        self.registering = Registering(self.books, self.foreign, self.queue, self.reservation)
         self.sharing = Sharing(self.books, self.queue)
         self.told = ToldIds()
         self.finder = Finder(self.books, self.sharing, self.told)
+        self.keeping = Keeping(self.books, self.queue, self.told, grace_s=settings.grace_s, clock=clock)
         self.reservations: dict[RequestId, Reservation] = {}
         self.reserved_bytes = 0  # address space of all open reservations; no memory
         self._open_of: Counter[str] = Counter()
+        self._weights: dict[RequestId, int] = {}
+        self._mapped: Counter[str] = Counter()  # bytes that open requests may have mapped, by session
 
     # --- verbs ----------------------------------------------------------------------------------------------------
 
@@ -138,16 +148,21 @@ class DeviceMemory:
     def release(self, request: RequestId, runs: Sequence[WindowRun], work: Work, *, unmapped: bool) -> int:
         """Take windows back; returns their bytes. Those that may still be mapped are quarantined, not reused.
 
+        Foreign ones are nobody's then: see `services.registering`.
+
         Raises:
             NotAllowed: a window that is not the request's own, one named twice, or a part of a handle. Nothing changed.
             UnknownRequest: nothing changed.
         """
         reservation = self.reservation(request)
-        handles = reservation.detach(runs)
-        work.txn.doing("windows given back", 0, undo=lambda _: reservation.attach(runs, handles))
+        foreign, own = reservation.foreign.split(runs)
+        handles = reservation.detach(own)
+        self.keeping.released(request)
+        work.txn.doing("windows given back", 0, undo=lambda _: reservation.attach(own, handles))
         work.released += handles
         work.after.append(lambda: self._released(reservation, handles, unmapped=unmapped))
-        return bytes_of(handles)
+        foreign_bytes = self.registering.release(reservation, foreign, work, unmapped=unmapped) if foreign else 0
+        return bytes_of(handles) + foreign_bytes
 
     def close(
         self, request: RequestId, work: Work, *, retain_tokens: int = 0, token_ids: bytes = b"", told_tokens: int = 0
@@ -156,17 +171,20 @@ class DeviceMemory:
 
         Where something is to be retained, those that lie wholly inside so many tokens are unmapped: they become a
         prefix that others may join, or are free. Of the prefixes that it left in this group those stay that lie inside.
-        Returns the newest of what stays. `token_ids` follow the `told_tokens` that `find` was told: with them all that
-        stays is found by its tokens.
+        Of one that has foreign windows nothing stays. Returns the newest of what stays. `token_ids` follow the
+        `told_tokens` that `find` was told: with them all that stays is found by its tokens.
 
         Raises:
             NotAllowed (another number of ids was told, these are none or too many), UnknownRequest: nothing changed.
         """
         reservation = self.reservation(request)
+        if reservation.is_foreign:
+            retain_tokens = 0
         if retain_tokens:
             all_ids = continued(reservation, told_tokens, token_ids, most_tokens=reservation.range_map.max_tokens)
             self.told.complete(reservation, all_ids, work)
         work.retain_tokens, work.is_ended = retain_tokens, True
+        self.keeping.released(request)
         planned = self.sharing.retain(reservation, work) if retain_tokens else None
         work.after.append(lambda: self._end(reservation, planned, retain_tokens))
         return self.sharing.remains(planned, work) if retain_tokens else None
@@ -180,24 +198,64 @@ class DeviceMemory:
 
     # --- the end of a client --------------------------------------------------------------------------------------
 
+    def collect_expired(self) -> None:
+        """Grants whose time is over return; what is kept for successors goes."""
+        self.books.governor.collect_expired()
+        self.keeping.expire()
+
     def orphan(self, session: str) -> None:
-        """The session's connection ended: its grants return, its windows are quarantined."""
-        for reservation in [r for r in self.reservations.values() if r.request.session == session]:
+        """The session's connection or lease ended: its grants return, its windows are quarantined."""
+        reservations = [r for r in self.reservations.values() if r.request.session == session]
+        self.keeping.orphaned(session, reservations)
+        for reservation in reservations:
             self._end(reservation)
         self.queue.forget(session)
         self.books.governor.end(session)
 
     def process_gone(self, session: str) -> None:
-        """The session's process is dead: what it had is free, and it uses no prefix."""
+        """Nothing of the session is mapped anywhere: it uses no prefix, and what it had is free, or its successor's."""
+        self.keeping.gone(session)
         self.books.process_gone(session)
+        before = self.foreign.size_bytes
+        self.foreign.process_gone(session)
+        self.books.freed_foreign(before - self.foreign.size_bytes)
+
+    def survived(self, session: str, size_bytes: int) -> None:
+        """A client of an earlier incarnation lives, and has at most so much mapped: that is charged."""
+        self.foreign.survived(session, size_bytes)
+        self.books.fit_pool()
+
+    def weigh(self, request: RequestId) -> None:
+        """The request may have changed: how much its process may have mapped for it is counted anew."""
+        reservation = self.reservations.get(request)
+        weight, before = self._has_bytes(reservation) if reservation else 0, self._weights.pop(request, 0)
+        if weight:
+            self._weights[request] = weight
+        self._mapped[request.session] += weight - before
+        if not self._mapped[request.session]:
+            del self._mapped[request.session]
+
+    def mapped_bytes(self, session: str) -> int:
+        """The most that the session's process may have mapped."""
+        haunted = sum([prefix.size_bytes for prefix in self.books.prefixes.haunted_by(session)])
+        return self._mapped[session] + self.books.quarantine.held_bytes(session) + haunted
 
     def trim(self, limit_bytes: int) -> None:
         """Give pooled memory back to the driver until at most `limit_bytes` are pooled."""
         self.books.pool.trim(limit_bytes)
         self.books.write_off()
 
+    def shrink(self) -> bool:
+        """Give some of the pooled memory back to the driver; whether there is more."""
+        more = self.books.pool.shrink(0)
+        self.books.write_off()
+        return more
+
     def fill(self) -> bool:
-        """Create a few handles ahead, as far as bytes are free or granted; whether there is more to do."""
+        """Create a few handles ahead, as far as bytes are free or granted; whether there is more to do.
+
+        Where too many are pooled, some are given back to the driver instead.
+        """
         ledger = self.books.ledger
         more = self.books.pool.fill(ledger.balance(FREE) + ledger.total("granted"))
         self.books.write_off()
@@ -205,7 +263,10 @@ class DeviceMemory:
 
     def is_haunted_by(self, session: str) -> bool:
         """Whether anything waits for the session's process to end."""
-        return self.books.quarantine.held_bytes(session) > 0 or bool(self.books.prefixes.haunted_by(session))
+        books = self.books
+        quarantined = books.quarantine.held_bytes(session) > 0
+        haunted = bool(books.prefixes.haunted_by(session))
+        return quarantined or haunted or self.foreign.has_of(session) or self.keeping.waits_for(session)
 
     @property
     def pressure(self) -> Pressure:
@@ -276,8 +337,11 @@ class DeviceMemory:
 
     def _end(self, reservation: Reservation, retained: SharedPrefix | None = None, retain_tokens: int = 0) -> None:
         self.sharing.haunt(reservation)
+        self.registering.end(reservation)
+        reach(Failpoint.DEVICE_ENDING)
         if retained is not None:
             self.sharing.keep(reservation, retained)
+            reach(Failpoint.DEVICE_KEPT)
         if retain_tokens:
             limit = reservation.range_map.shape.shared_windows(retain_tokens)
             self.books.reuse(reservation, reservation.detach(reservation.own.held_below(limit)))
@@ -292,6 +356,7 @@ class DeviceMemory:
         reservation.close()
         self.told.put(reservation, b"")
         del self.reservations[reservation.request]
+        self.weigh(reservation.request)
         self._open_of -= Counter([reservation.request.session])  # and drops a session at 0
         self.reserved_bytes -= reservation.reserved_bytes
 

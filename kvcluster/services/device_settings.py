@@ -30,10 +30,11 @@ def bulk_bytes_for(granule_bytes: int) -> int:
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
     """Bytes: the device's capacity, its granule, how much may stay pooled, and a bulk handle (0: none is larger than a
-    granule). `quotas` bound what tenants may have.
+    granule). `quotas` bound what tenants may have. What a process had that died is kept `grace_s` for its successor.
 
     Raises:
-        ValueError: the capacity or a bulk handle is not a whole number of granules, or there is no capacity.
+        ValueError: the capacity or a bulk handle is not a whole number of granules, there is no capacity, or the grace
+            is negative.
     """
 
     capacity_bytes: int
@@ -42,6 +43,7 @@ class MemorySettings:
     limits: Limits = field(default_factory=Limits)
     quotas: Quotas = field(default_factory=Quotas)
     bulk_bytes: int = 0
+    grace_s: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.capacity_bytes, self.granule_bytes) < 1 or self.capacity_bytes % self.granule_bytes:
@@ -49,6 +51,8 @@ class MemorySettings:
                 f"a device of {self.capacity_bytes} bytes is no whole number of granules of {self.granule_bytes} "
                 f"bytes: give a multiple of the granule, and at least one"
             )
+        if self.grace_s < 0:
+            raise ValueError(f"a grace of {self.grace_s} s is negative")
         if self.bulk_bytes < 0 or self.bulk_bytes % self.granule_bytes:
             raise ValueError(
                 f"a bulk handle of {self.bulk_bytes} bytes is no whole number of granules of {self.granule_bytes} bytes"
@@ -78,7 +82,8 @@ def what_is_there(asked: MemorySettings, *, device: str, free_bytes: int, utiliz
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """`epoch` is the incarnation's own number; `lease_s` and `heartbeat_s` are told to clients.
+    """`epoch` is the incarnation's own number, `incarnation` counts those of this owner from 1; `lease_s` and
+    `heartbeat_s` are told to clients.
 
     `most_runs` is how many runs of windows one reply names, so that it fits into a frame, `replies` what one session
     may leave unacknowledged, and `most_ended` how many names of ended sessions are remembered.
@@ -92,3 +97,4 @@ class DeviceSettings:
     most_runs: int = MOST_RUNS
     replies: ReplyLimits = field(default_factory=ReplyLimits)
     most_ended: int = 4096
+    incarnation: int = 1

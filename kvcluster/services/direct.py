@@ -43,12 +43,25 @@ class DirectSender:
             return ()
         return tuple(push for push in self._service.pushes(self._session) if isinstance(push, Reclaim))
 
+    @property
+    def is_open(self) -> bool:
+        return True
+
+    @property
+    def is_fenced(self) -> bool:
+        return False
+
+    def surrender(self) -> None:
+        self._service.surrendered(self._session)
+
     def close(self) -> None:
         self._service.disconnected(self._session)
 
 
 class DirectTransport(DirectSender):
-    """To a device: the transport of `LocalDevice`. Its handles are borrowed."""
+    """To a device: the transport of `LocalDevice`. Its handles are borrowed; nobody follows a process that died."""
+
+    page = None
 
     def __init__(self, service: DeviceService, session: str) -> None:
         super().__init__(service, session)
@@ -59,3 +72,9 @@ class DirectTransport(DirectSender):
 
     def settled(self, handles: Sequence[PhysicalHandle]) -> None:
         """Borrowed, so there is nothing to drop."""
+
+    def hold(self, handles: Sequence[PhysicalHandle]) -> None:
+        """Borrowed: there is nothing that would be dropped."""
+
+    def let_go(self, handles: Sequence[PhysicalHandle]) -> None:
+        """Borrowed."""

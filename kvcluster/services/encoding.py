@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kvcluster.geometry.residency import GroupShape
 from kvcluster.ids import RequestId, WindowRun
-from kvcluster.services.asks import Ask, AskGrant, Find, Grow, Join, Publish, ReturnGrant, Spend
+from kvcluster.services.asks import Adopt, Ask, AskGrant, Find, Grow, Join, Publish, ReturnGrant, Spend
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence import MemoryState, SequenceMemory
 from kvcluster.services.taken_back import TakenBack, Windows, behind
@@ -33,10 +33,12 @@ def window_runs(runs: Sequence[wire.Run]) -> tuple[WindowRun, ...]:
 
 def open_operation(memory: SequenceMemory) -> tuple[wire.Operation, ...]:
     """`open`, where the device has not heard of the request."""
-    if memory.state is not MemoryState.NEW:
-        return ()
+    return (_opening(memory),) if memory.state is MemoryState.NEW else ()
+
+
+def _opening(memory: SequenceMemory) -> wire.Open:
     spec = memory.spec
-    opened = wire.Open(
+    return wire.Open(
         request=key_of(memory.request),
         groups=tuple(_wire_group(group) for group in memory.holdings.shape.groups),
         max_tokens=spec.max_tokens,
@@ -45,7 +47,6 @@ def open_operation(memory: SequenceMemory) -> tuple[wire.Operation, ...]:
         shareable_tokens=spec.shareable_tokens,
         cache_root=spec.cache_root,
     )
-    return (opened,)
 
 
 def _wire_group(group: GroupShape) -> wire.Group:
@@ -62,6 +63,8 @@ def operations_of(ask: Ask, grants: Iterator[int]) -> tuple[wire.Operation, ...]
             return grow_operations(memory, tokens, next(grants))
         case Find(memory, token_ids, grow_to):
             return find_operations(memory, token_ids, grow_to, next(grants))
+        case Adopt(memory, sessions, label):
+            return (*open_operation(memory), wire.Adopt(request=key, sessions=sessions, label=label))
         case Join(memory, prefix, tokens, grow_to):
             return join_operations(memory, prefix, tokens, grow_to=grow_to, grant=next(grants))
         case AskGrant(memory, grant):
@@ -73,6 +76,17 @@ def operations_of(ask: Ask, grants: Iterator[int]) -> tuple[wire.Operation, ...]
         case Publish(_, tokens):
             return (wire.Publish(request=key, tokens=tokens),)
     return ()
+
+
+def register_operations(memory: SequenceMemory, epoch: int) -> tuple[wire.Operation, ...]:
+    """`open` and `register`, for an incarnation that follows that of `epoch`."""
+    holdings, key = memory.holdings, key_of(memory.request)
+    prefixes = tuple(
+        wire.OldPrefix(epoch=use.epoch or 0, prefix=use.number, runs=wire_runs(use.runs))
+        for use in holdings.old_prefixes(epoch)
+    )
+    arrival, runs = memory.arrival or 0, wire_runs(holdings.old_runs())
+    return (_opening(memory), wire.Register(request=key, arrival=arrival, runs=runs, prefixes=prefixes))
 
 
 def commit_operation(memory: SequenceMemory, tokens: int, grant: int) -> wire.Operation:

@@ -66,6 +66,7 @@ def statistics_of(parts: Parts, moment: Moment) -> DeviceStatistics:
         sessions={name: session.state.value for name, session in sessions.items()},
         pids={name: session.pid for name, session in sessions.items()},
         silent_s={name: moment.now_s - session.heard_at for name, session in sessions.items()},
+        quarantined=books.quarantine.held_by_session(),
         ended_names=moment.ended_names,
         idle_s=moment.idle_s,
         open_requests=len(memory.reservations),
@@ -85,6 +86,7 @@ def statistics_of(parts: Parts, moment: Moment) -> DeviceStatistics:
         created_ahead=books.pool.created_ahead,
         tenants=dict(books.ledger.tenants()),
         driver_calls=dict(parts.driver.calls()),
+        kept_bytes=memory.keeping.kept_bytes,
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from kvcluster.attach.protocol import Survivor
 from kvcluster.driver.gate import patient_operation
 from kvcluster.errors import InvariantBroken, KvClusterError, StaleEpoch
 from kvcluster.failpoints import Failpoint, reach
@@ -24,6 +25,7 @@ from kvcluster.ids import RequestId
 from kvcluster.services.clients import Clients, Owner
 from kvcluster.services.device_settings import DeviceSettings
 from kvcluster.services.handing import settled
+from kvcluster.services.session_file import SessionLog
 from kvcluster.services.sessions import Session
 from kvcluster.services.tickets import Share
 from kvcluster.services.turns import Turns
@@ -50,12 +52,15 @@ class FrameService:
         *,
         welcome: Callable[[], Welcome],
         clock: Callable[[], float],
+        log: SessionLog,
     ) -> None:
+        self._owner = owner
+        self._log = log
         self._performer = performer
         self._settings = settings
         self._clock = clock
         self._turns = Turns()
-        self._clients = Clients(owner, settings, welcome=welcome, clock=clock)
+        self._clients = Clients(owner, settings, welcome=welcome, clock=clock, log=log)
         self._frames = 0
 
     # --- frames ---------------------------------------------------------------------------------------------------
@@ -99,11 +104,13 @@ class FrameService:
         for ops in groups(frame):
             request = RequestId(frame.session, ops[0].request.number, ops[0].request.generation)
             result, work = self._performer.perform(request, ops, Work(runs_left, session.known))
+            self._owner.weigh(request)
             results.append(result)
             runs_left -= work.runs_named
             shares += settled(session, request, work)
         reply = encode(self._reply(frame, results=tuple(results)))
         session.store(frame.seq, reply, shares)
+        self._log.note(frame.session, self._owner.mapped_bytes(frame.session))
         self._frames += 1
         self._executed_one()
         return reply
@@ -119,6 +126,11 @@ class FrameService:
 
     # --- clients: attach.server.SessionEvents, but for redemptions -------------------------------------------------
 
+    @property
+    def survivors(self) -> Sequence[Survivor]:
+        """Clients of earlier incarnations whose processes lived when this one began."""
+        return self._log.survivors
+
     def hello(self, hello: Hello, *, pid: int) -> Welcome:
         """A client is here, in process `pid`.
 
@@ -127,7 +139,9 @@ class FrameService:
             NotAllowed: there was a session of this name; a name is used once. Nothing changed.
         """
         with self._turns:
-            return self._clients.hello(hello, pid=pid)
+            welcome = self._clients.hello(hello, pid=pid)
+            reach(Failpoint.OWNER_WELCOMED)
+            return welcome
 
     def heartbeat(self, session: str) -> None:
         with self._turns:
@@ -137,13 +151,38 @@ class FrameService:
     def disconnected(self, session: str) -> None:
         """The connection ended. The process may live on: what it has is quarantined."""
         with self._act():
+            reach(Failpoint.OWNER_DISCONNECTED)
             self._clients.disconnected(session)
 
     @patient_operation
     def gone(self, session: str) -> None:
         """The process is dead: what it had is free."""
         with self._act():
+            reach(Failpoint.OWNER_GONE)
             self._clients.gone(session)
+
+    @patient_operation
+    def surrendered(self, session: str) -> None:
+        """The process has nothing of the session mapped any more, and says so: what it had is free, and it is over."""
+        with self._act():
+            reach(Failpoint.OWNER_SURRENDERED)
+            self._clients.surrendered(session)
+
+    @patient_operation
+    def idle(self) -> None:
+        """Housekeeping, about once a second: grants whose time is over return, sessions whose leases are over end.
+
+        To call it less often is to grant longer leases: see `services.leases`.
+        """
+        with self._act():
+            self._owner.collect_expired()
+            self._clients.expire()
+
+    @patient_operation
+    def collect_expired(self) -> None:
+        """Of these only the grants."""
+        with self._act():
+            self._owner.collect_expired()
 
     def close_if_idle(self, seconds: float) -> bool:
         """Close, if there was no session for so long; whether it was. Whoever says hello afterwards is refused."""

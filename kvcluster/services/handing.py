@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 from kvcluster.attach.protocol import Descriptors, HandedHandle
 from kvcluster.driver.protocol import Driver
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import ImportKey, RequestId
 from kvcluster.memory.handle import Handle
 from kvcluster.services.sessions import Session
@@ -29,6 +30,7 @@ def exported(driver: Driver, handles: tuple[Handle, ...], known: frozenset[Impor
                 opened.callback(os.close, fd)
                 handle.was_handed_over = True
             handed.append(HandedHandle(key, handle.size_bytes, fd))
+        reach(Failpoint.OWNER_HANDING)
         opened.pop_all()
     return Descriptors(tuple(handed), total)
 

@@ -34,6 +34,7 @@ class Holdings:
         self.sealed = self.windows
         self.publication: Publication | None = None
         self.is_torn = False  # windows before others are gone: only a release leads on
+        self.is_foreign = False  # something was mapped when the device was restarted, and nothing was released since
         self._request = request
         self._uses: list[Used] = []
         self._estranged: set[Window] = set()
@@ -92,6 +93,18 @@ class Holdings:
         more = tuple(max(0, b - a) for a, b in zip(have, wanted, strict=True))
         return self.shape.granule_bytes * self.shape.window_count(more)
 
+    def old_prefixes(self, epoch: int) -> tuple[Used, ...]:
+        """What it reads of prefixes, for a device that was restarted; those of the last incarnation are `epoch`'s."""
+        uses = [use if use.epoch is not None else replace(use, epoch=epoch) for use in self._uses]
+        self._uses = [use for use in uses if use.runs]
+        return tuple(self._uses)
+
+    def old_runs(self) -> tuple[WindowRun, ...]:
+        """Everything else that is mapped, for a device that was restarted: all of it is foreign from then on."""
+        self.is_foreign = self.range.mapped_bytes > 0
+        mapped = self.range.mapped_runs()
+        return runs_of(set(windows_of(mapped)) - self._shared()) if self._uses else mapped
+
     # --- more -----------------------------------------------------------------------------------------------------
 
     def map_own(self, runs: Sequence[WindowRun], handles: Sequence[PhysicalHandle], wanted: Windows) -> None:
@@ -104,6 +117,17 @@ class Holdings:
         self.range.map_runs(runs, handles, access=Access.READ)
         self._uses.append(Used(number, runs))
         self._now_sealed(runs)
+
+    def map_adopted(
+        self, numbers: Sequence[int], runs: tuple[WindowRun, ...], handles: Sequence[PhysicalHandle]
+    ) -> None:
+        """The same for prefixes that build on one another, oldest first: all their windows count as the newest's."""
+        self.map_joined(numbers[-1], runs, handles)
+        self._uses[:0] = [Used(number, ()) for number in numbers[:-1]]
+
+    def hold_published(self, handles: Sequence[PhysicalHandle]) -> None:
+        """What is to be published lies in these."""
+        self.publication = replace(self._planned(), handles=tuple(handles))
 
     def map_published(self, handles: Sequence[PhysicalHandle], *, is_shared: bool) -> None:
         """Map what was unmapped for the seal again, for reading. Raises as `AddressRange.map_runs`."""
@@ -194,6 +218,12 @@ class Holdings:
         self._stray |= still
         return TakenBack(left=(LeftPrefix(number, is_clean=not still),))
 
+    def not_adopted(self, numbers: Sequence[int], runs: Sequence[WindowRun]) -> TakenBack:
+        """Prefixes of an adoption could not be mapped: all are left. The others live as long as the newest does."""
+        newest = self.not_joined(numbers[-1], runs)
+        others = tuple(LeftPrefix(number, is_clean=True) for number in reversed(numbers[:-1]))
+        return replace(newest, left=(*newest.left, *others))
+
     def not_published(self, *, is_shared: bool) -> TakenBack:
         """What was unmapped for the seal could not be mapped again: it is left, or given back. A hole stays."""
         plan = self._planned()
@@ -258,7 +288,7 @@ class Holdings:
 
     def _empty(self) -> None:
         self.windows = self.sealed = self.shape.windows(0)
-        self.publication, self.is_torn = None, False
+        self.publication, self.is_torn, self.is_foreign = None, False, False
 
     def _is_snapshot(self, run: WindowRun) -> bool:
         return self.shape.groups[run.group].keeps is Keeps.SNAPSHOT

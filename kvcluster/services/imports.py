@@ -8,6 +8,7 @@ once, or it would only hold memory that nobody can use any more.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 
@@ -34,6 +35,7 @@ class Imports:
         self._most = most_kept(descriptor_room()) if most is None else min(MOST_KNOWN, most)
         self._kept: dict[ImportKey, PhysicalHandle] = {}  # least lately used first
         self._new: dict[ImportKey, PhysicalHandle] = {}  # of the redemption that is not settled yet
+        self._held: Counter[PhysicalHandle] = Counter()
         self._stuck: list[PhysicalHandle] = []
         self._reclaims: list[Reclaim] = []
 
@@ -62,8 +64,18 @@ class Imports:
         """They are mapped, or will not be: keep them for the next time."""
         self._kept |= self._new
         self._new.clear()
-        while len(self._kept) > self._most:
-            self._drop(self._kept.pop(next(iter(self._kept))))
+        droppable = (key for key, handle in tuple(self._kept.items()) if handle not in self._held)
+        while len(self._kept) > self._most and (oldest := next(droppable, None)) is not None:
+            self._drop(self._kept.pop(oldest))
+
+    def hold(self, handles: Sequence[PhysicalHandle]) -> None:
+        """These are not dropped, however many there are, until they are let go."""
+        self._held.update(handles)
+
+    def let_go(self, handles: Sequence[PhysicalHandle]) -> None:
+        """They are as the others."""
+        self._held.subtract(handles)
+        self._held = +self._held
 
     def pushes(self) -> tuple[Reclaim, ...]:
         """What the device demands back, since the last call. Never waits."""

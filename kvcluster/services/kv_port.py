@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from kvcluster.services.asks import Ask, Load, Outcome
     from kvcluster.services.correspondence import Traffic
+    from kvcluster.services.progress_page import ProgressPage
     from kvcluster.services.sequence import MemoryState, SequenceSpec
     from kvcluster.wire.socket import Reclaim, Welcome
 
@@ -72,8 +73,24 @@ class PendingFrame(Protocol):
 class KvPort(Protocol):
     """One session with one owner of memory. For one thread."""
 
-    welcome: Welcome
     quarantined_bytes: int
+    progress: ProgressPage | None
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the owner said of itself, as it is now."""
+
+    @property
+    def is_adrift(self) -> bool:
+        """Whether nothing is answered before `in_touch` says so."""
+
+    def in_touch(self) -> bool:
+        """Whether asks are answered now, after a renewal where the owner is another one. For a step boundary.
+
+        Raises:
+            SessionEnded: every memory is closed, and another session begins.
+            KvClusterError: the owner is lost for good.
+        """
 
     @property
     def traffic(self) -> Traffic:

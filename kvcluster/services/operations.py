@@ -16,11 +16,12 @@ from kvcluster.geometry.shareability import Refusal
 from kvcluster.ids import GrantId, RequestId
 from kvcluster.services.device_memory import DeviceMemory, Opening
 from kvcluster.services.encoding import window_runs, wire_runs
+from kvcluster.services.registering import Registration
 from kvcluster.services.work import Work
 from kvcluster.wire import messages as wire
 from kvcluster.wire.faults import fault_of
 
-ALONE = (wire.GiveBack, wire.Publish, wire.Seal)
+ALONE = (wire.GiveBack, wire.Publish, wire.Seal, wire.Adopt, wire.Register, wire.Complete)
 FIRST = (wire.Join, wire.Find)
 BACK = (wire.Release, wire.Leave, wire.Close)
 
@@ -64,6 +65,13 @@ class Operations:
                 return self._share(request, op, work)
             case wire.Grant() | wire.GiveBack() | wire.Commit() | wire.Release():
                 return self._spend(request, op, work)
+            case wire.Adopt():
+                return self._adopt(request, op, work)
+            case wire.Register():
+                return wire.Registered(arrival=self._memory.registering.register(request, _registration(op)))
+            case wire.Complete():
+                self._memory.registering.complete(request.session)
+                return wire.Registered()
             case _:
                 raise NotAllowed(reason=f"{op.verb} is for host pages, and this is a device")
 
@@ -108,6 +116,20 @@ class Operations:
         prefix, part, tokens = found.joining.prefix, found.joining.part, found.joining.tokens
         return wire.Found(known=found.known, prefix=prefix.number, tokens=tokens, runs=wire_runs(part.runs))
 
+    def _adopt(self, request: RequestId, op: wire.Adopt, work: Work) -> wire.Adopted:
+        found = self._memory.keeping.adopt(self._memory.reservation(request), op.sessions, op.label, work)
+        return wire.Adopted(
+            what=found.what,
+            tokens=found.tokens,
+            computed=found.computed,
+            token_ids=found.token_ids,
+            prefixes=found.prefixes,
+            shared=wire_runs(found.shared),
+            runs=wire_runs(found.runs),
+            told=found.told,
+            arrival=found.arrival,
+        )
+
     def _share(
         self, request: RequestId, op: wire.Publish | wire.Seal | wire.Join | wire.Leave, work: Work
     ) -> wire.Answer:
@@ -124,7 +146,10 @@ class Operations:
                 joining = sharing.join(reservation, op.prefix, op.tokens, work)
                 return wire.Joined(prefix=op.prefix, tokens=joining.tokens, runs=wire_runs(joining.part.runs))
             case wire.Leave():
-                sharing.leave(reservation, op.prefix, work, unmapped=op.outcome == "clean")
+                self._memory.keeping.released(request)
+                unmapped, old = op.outcome == "clean", self._memory.registering
+                if not old.leave(reservation, op.prefix, work, unmapped=unmapped):
+                    sharing.leave(reservation, op.prefix, work, unmapped=unmapped)
                 return wire.Left()
 
 
@@ -135,6 +160,11 @@ def _opening(request: RequestId, op: wire.Open) -> Opening:
         raise NotAllowed(reason=str(wrong)) from wrong
     after = RequestId(request.session, op.after.number, op.after.generation) if op.after else None
     return Opening(groups, op.max_tokens, after, op.tenant, op.shareable_tokens, op.cache_root)
+
+
+def _registration(op: wire.Register) -> Registration:
+    prefixes = tuple((old.epoch, old.prefix, window_runs(old.runs)) for old in op.prefixes)
+    return Registration(op.arrival, window_runs(op.runs), prefixes)
 
 
 def _check(ops: Sequence[wire.Operation]) -> None:

@@ -11,15 +11,30 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from kvcluster.driver.gate import operation
-from kvcluster.errors import KvClusterError, NotShareable
+from kvcluster.errors import DeviceUnreachable, KvClusterError, NotShareable
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.shareability import Refusal
 from kvcluster.index.token_chain import count_of
 from kvcluster.mapping.supply import Supply
-from kvcluster.services.asks import Ask, End, Find, Grow, Join, Outcome, Publish, Seal, Spend, TakeSnapshot
-from kvcluster.services.correspondence import Sent
+from kvcluster.services.asks import (
+    Adopt,
+    Adoption,
+    Ask,
+    End,
+    Find,
+    Grow,
+    Join,
+    Leave,
+    Outcome,
+    Publish,
+    ReturnGrant,
+    Seal,
+    Shed,
+    Spend,
+    TakeSnapshot,
+)
 from kvcluster.services.encoding import window_runs
-from kvcluster.services.pieces import JoinedWindows, Piece, pieces_of, size_of
+from kvcluster.services.pieces import JoinedWindows, Piece, PlannedWindows, pieces_of, size_of
 from kvcluster.services.prefix import Prefix, Publication
 from kvcluster.services.sequence import SequenceMemory
 from kvcluster.services.snapshots import fill_rings, take_snapshot
@@ -28,6 +43,7 @@ from kvcluster.wire import messages as wire
 from kvcluster.wire.faults import error_of
 
 if TYPE_CHECKING:
+    from kvcluster.services.exchange import SentTo
     from kvcluster.services.port import DevicePort
 
 
@@ -37,12 +53,15 @@ class PendingAsks:
     Each comes with what this process itself could not do for it.
     """
 
-    def __init__(self, port: DevicePort, asked: Sequence[tuple[Ask, KvClusterError | None]], sent: Sent | None) -> None:
+    def __init__(
+        self, port: DevicePort, asked: Sequence[tuple[Ask, KvClusterError | None]], sent: SentTo | None
+    ) -> None:
         self._port = port
         self._asks = tuple(ask for ask, _ in asked)
         self._errors = [error for _, error in asked]
         self._prefixes: dict[int, Prefix] = {}  # by the ask's place
         self._known: dict[int, int] = {}  # tokens, by the ask's place
+        self._adoptions: dict[int, Adoption] = {}  # by the ask's place
         self._returned: dict[SequenceMemory, TakenBack] = {}
         self._sent = sent
 
@@ -52,7 +71,13 @@ class PendingAsks:
 
     def ready(self) -> bool:
         """Whether `settle` would not wait for the device."""
-        return self._sent is None or self._sent.reply.ready()
+        return self._sent is None or self._port.exchange.is_answered(self._sent)
+
+    def lose(self, loss: DeviceUnreachable) -> None:
+        """The device died: what these asked counts as not executed, whatever comes of the reply."""
+        if self._sent is not None:
+            self._sent = None
+            self._not_executed(loss)
 
     @operation
     def settle(self) -> tuple[Outcome, ...]:
@@ -60,7 +85,9 @@ class PendingAsks:
 
         Raises:
             DriverError: a graph is being captured. Nothing changed: settle it after that.
-            DeviceUnreachable: no reply came, or the device went away. What the asks did on the device is unknown.
+            DeviceUnreachable: no reply came, or the device went away, and nobody here finds it again. What the asks did
+                on the device is unknown. (Where it is sought, this is their outcome, and none of them counts as
+                executed; what gives back is done.)
         """
         try:
             if self._sent:
@@ -69,18 +96,49 @@ class PendingAsks:
                 if self._errors[place] is None:
                     self._errors[place] = _finished(ask)
         finally:
+            self._port.settled(self)
             for ask in self._asks:
                 ask.memory.in_flight = False
         for ask, error in zip(self._asks, self._errors, strict=True):
-            if isinstance(ask, Find) and error is None:
+            if isinstance(ask, Find | Adopt) and error is None:
                 ask.memory.told.answered()
         return tuple(
-            Outcome(ask, error, self._prefixes.get(place), _joined_tokens(ask), self._known.get(place, 0))
+            Outcome(
+                ask,
+                error,
+                self._prefixes.get(place),
+                _joined_tokens(ask),
+                self._known.get(place, 0),
+                self._adoptions.get(place),
+            )
             for place, (ask, error) in enumerate(zip(self._asks, self._errors, strict=True))
         )
 
-    def _absorb(self, sent: Sent) -> None:
-        reply = self._port.receive(sent)
+    def _absorb(self, sent: SentTo) -> None:
+        try:
+            reply = self._port.exchange.receive(sent)
+        except DeviceUnreachable as loss:
+            if not self._port.exchange.can_be_found:
+                raise
+            return self._not_executed(loss)
+        return self._absorb_reply(sent, reply)
+
+    def _not_executed(self, loss: DeviceUnreachable) -> None:
+        """The device died, and with it all that it did for these: nothing of it was mapped here."""
+        for place, ask in enumerate(self._asks):
+            if not isinstance(ask, Shed | End | Leave | ReturnGrant):
+                self._errors[place] = self._errors[place] or loss
+            if isinstance(ask, Seal) and (plan := ask.memory.holdings.publication):
+                self._map_again(ask.memory, plan)
+
+    def _map_again(self, memory: SequenceMemory, plan: Publication) -> None:
+        """What was unmapped to be sealed is the request's own, and is not written any more: it may be sealed."""
+        try:
+            memory.holdings.map_published(plan.handles, is_shared=False)
+        except (KvClusterError, ValueError):  # its handles are not there: its rows are gone
+            memory.holdings.not_published(is_shared=False)
+
+    def _absorb_reply(self, sent: SentTo, reply: wire.Reply) -> None:
         refusal = error_of(reply.fault) if reply.fault else None  # of the whole frame: nothing was executed
         pieces: list[tuple[int, Piece]] = []
         for place, (ask, results) in enumerate(zip(self._asks, _by_ask(self._asks, reply.results), strict=True)):
@@ -104,11 +162,14 @@ class PendingAsks:
                 case wire.Opened(arrival=arrival), _:
                     ask.memory.opened(arrival)
                 case wire.Published(prefix=number, runs=runs), Publish(tokens=tokens):
-                    ask.memory.holdings.publication = Publication(number, tokens, window_runs(runs))
+                    epoch = self._port.welcome.epoch
+                    ask.memory.holdings.publication = Publication(number, tokens, window_runs(runs), epoch)
                 case wire.Sealed(refusal=str(reason)), _:
                     self._errors[place] = NotShareable(kind=Refusal.NOT_SEALED, reason=reason)
                 case wire.Sealed(prefix=number), Seal(memory) if plan := memory.holdings.publication:
                     self._prefixes[place] = self._prefix(memory, number, plan.tokens)
+                case wire.Adopted(), Adopt(memory):
+                    self._adoptions[place] = _adoption(memory, answer)
                 case wire.Found(known=known), Find(memory, token_ids):
                     self._known[place], memory.told.there = known, count_of(token_ids)
                 case wire.Closed(prefix=int(number), tokens=tokens), End(memory):
@@ -120,12 +181,14 @@ class PendingAsks:
         reusable_tokens = shape.reusable_tokens(shape.shared_windows(tokens), tokens)
         return Prefix(device.device, device.epoch, number, tokens, reusable_tokens)
 
-    def _map(self, sent: Sent, pieces: Sequence[tuple[int, Piece]]) -> None:
+    def _map(self, sent: SentTo, pieces: Sequence[tuple[int, Piece]]) -> None:
         try:
-            handles = self._port.transport.redeem(sent.seq)
-        except KvClusterError as failure:
+            handles = self._port.transport.redeem(sent[1].seq if sent[1] else 0)
+        except KvClusterError as refusal:
+            failure = self._port.exchange.not_served(refusal)
             for place, piece in pieces:
-                self._fail(place, piece, failure)
+                if not isinstance(piece, PlannedWindows):
+                    self._fail(place, piece, failure)
             return
         self._port.traffic.redemptions += 1
         reach(Failpoint.CLIENT_REDEEMED)
@@ -137,10 +200,14 @@ class PendingAsks:
                 if place in failed:  # the prefix before these windows is not there
                     raise failed[place]
                 piece.map(mine)
+                if isinstance(piece, PlannedWindows):
+                    self._port.hold(piece.memory, mine)
             except KvClusterError as failure:
                 failed[place] = failure
                 self._fail(place, piece, failure)
         self._port.transport.settled(handles)
+        if self._adoptions:
+            reach(Failpoint.CLIENT_ADOPTED)
         if any(isinstance(piece, JoinedWindows) for _, piece in pieces):
             reach(Failpoint.CLIENT_JOINED)
 
@@ -163,6 +230,12 @@ def _by_ask(asks: Sequence[Ask], results: Sequence[wire.GroupResult]) -> Iterato
         if key in mine:
             mine[key].append(result)
     return iter(mine.values())
+
+
+def _adoption(memory: SequenceMemory, answer: wire.Adopted) -> Adoption:
+    if answer.what == "adopted":
+        memory.arrival, memory.told.there = answer.arrival, answer.told
+    return Adoption(answer.what, answer.tokens, answer.computed, answer.token_ids)
 
 
 def _joined_tokens(ask: Ask) -> int:

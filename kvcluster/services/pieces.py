@@ -2,6 +2,7 @@
 
     OwnWindows      of a commit: mapped for reading and writing
     JoinedWindows   of a join: mapped for reading; where that fails the prefix is left again
+    AdoptedWindows  of prefixes that came with an adoption: the same for all of them
     SealedWindows   of a seal: mapped for reading where they were before; where that fails the prefix is left, or, if it
                     could not be sealed, they are given back
 
@@ -56,6 +57,21 @@ class JoinedWindows:
 
 
 @dataclass(frozen=True, slots=True)
+class AdoptedWindows:
+    """`numbers`: the prefixes that they are of, oldest first; the newest builds on all others."""
+
+    memory: SequenceMemory
+    runs: tuple[WindowRun, ...]
+    numbers: tuple[int, ...]
+
+    def map(self, handles: Sequence[PhysicalHandle]) -> None:
+        self.memory.holdings.map_adopted(self.numbers, self.runs, handles)
+
+    def withdrawn(self) -> TakenBack:
+        return self.memory.holdings.not_adopted(self.numbers, self.runs)
+
+
+@dataclass(frozen=True, slots=True)
 class SealedWindows:
     """The memory's publication, sealed or not."""
 
@@ -71,7 +87,21 @@ class SealedWindows:
         return self.memory.holdings.not_published(is_shared=self.is_shared)
 
 
-Piece = OwnWindows | JoinedWindows | SealedWindows
+@dataclass(frozen=True, slots=True)
+class PlannedWindows:
+    """Those of the memory's publication, mapped as they are: only their handles are of interest, and nothing fails."""
+
+    memory: SequenceMemory
+    runs: tuple[WindowRun, ...]
+
+    def map(self, handles: Sequence[PhysicalHandle]) -> None:
+        self.memory.holdings.hold_published(handles)
+
+    def withdrawn(self) -> TakenBack:
+        return TakenBack()
+
+
+Piece = OwnWindows | JoinedWindows | AdoptedWindows | SealedWindows | PlannedWindows
 
 
 def pieces_of(ask: Ask, answers: Sequence[wire.Answer]) -> Iterator[Piece]:
@@ -80,10 +110,17 @@ def pieces_of(ask: Ask, answers: Sequence[wire.Answer]) -> Iterator[Piece]:
         match answer:
             case wire.Committed(runs=runs) if runs:
                 yield OwnWindows(ask.memory, window_runs(runs), _wanted(ask))
+            case wire.Published(runs=runs):
+                yield PlannedWindows(ask.memory, window_runs(runs))
             case wire.Joined(prefix=number, tokens=tokens, runs=runs):
                 yield JoinedWindows(ask.memory, window_runs(runs), number, tokens)
             case wire.Found(prefix=number, tokens=tokens, runs=runs) if runs:
                 yield JoinedWindows(ask.memory, window_runs(runs), number, tokens)
+            case wire.Adopted(what="adopted", prefixes=numbers, shared=shared, runs=runs):
+                if numbers:
+                    yield AdoptedWindows(ask.memory, window_runs(shared), numbers)
+                if runs:
+                    yield OwnWindows(ask.memory, window_runs(runs), _windows_of(ask.memory, window_runs(shared + runs)))
             case wire.Sealed(runs=runs, refusal=refusal):
                 yield SealedWindows(ask.memory, window_runs(runs), is_shared=refusal is None)
 
@@ -96,6 +133,17 @@ def _wanted(ask: Ask) -> Windows:
         case TakeSnapshot(tokens=tokens):
             return snapshot_windows(ask.memory, tokens)
     return ask.memory.windows
+
+
+def _windows_of(memory: SequenceMemory, runs: Sequence[WindowRun]) -> Windows:
+    """How many windows every fragment of a group has, when it has these and no others."""
+    ends: dict[tuple[int, int], int] = {}
+    for run in sorted(runs):
+        place = run.group, run.fragment
+        if run.start == ends.get(place, 0):  # or a hole lies before it
+            ends[place] = run.start + run.count
+    groups = enumerate(memory.holdings.shape.groups)
+    return tuple(min(ends.get((g, fragment), 0) for fragment in range(group.fragments)) for g, group in groups)
 
 
 def size_of(piece: Piece) -> int:

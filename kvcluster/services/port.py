@@ -5,21 +5,33 @@ boundary (services.pending). `tend` is called at step boundaries too: it gives b
 A request has at most one ask in flight. The same code serves LocalDevice and the actors: only the `Transport`
 differs. Nothing here retries; `services.request` decides what a refusal leads to. Each verb is one operation
 (`driver.passages`): a graph is captured before it or after it, or it is refused with nothing changed.
+
+A device that dies takes nothing along that is mapped here: its next incarnation is sought in the background, and
+`in_touch`, called at step boundaries, registers with it what is open. What was asked and not answered counts as not
+executed: nothing of it is mapped, and what was unmapped for it stays so (DeviceUnreachable is its outcome).
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
 
 from kvcluster.driver.gate import operation
-from kvcluster.driver.protocol import Driver, Fence
-from kvcluster.errors import InvariantBroken, KvClusterError, NotAllowed, NotShareable
+from kvcluster.driver.protocol import Driver, Fence, PhysicalHandle
+from kvcluster.errors import (
+    DeviceUnreachable,
+    InvariantBroken,
+    KvClusterError,
+    NotAllowed,
+    NotShareable,
+    SessionEnded,
+)
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.residency import RangeMap, Shape
 from kvcluster.geometry.shareability import Refusal
-from kvcluster.ids import GrantId, RequestId
+from kvcluster.ids import GrantId, RequestId, new_session
 from kvcluster.index.token_chain import packed
 from kvcluster.mapping.address_range import open_range
 from kvcluster.services import encoding
@@ -41,10 +53,14 @@ from kvcluster.services.asks import (
     TakeSnapshot,
     load_of,
 )
-from kvcluster.services.correspondence import Correspondence, Sent, Traffic
+from kvcluster.services.contact import Seek
+from kvcluster.services.correspondence import Traffic
 from kvcluster.services.departures import Departures, is_over
+from kvcluster.services.exchange import Exchange, Touch
 from kvcluster.services.pending import PendingAsks
 from kvcluster.services.prefix import Prefix
+from kvcluster.services.progress_page import ProgressPage
+from kvcluster.services.renewal import register_all
 from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory, SequenceSpec
 from kvcluster.services.snapshots import boundary_of
 from kvcluster.services.taken_back import TakenBack
@@ -64,22 +80,45 @@ class DevicePort:
     `computes_on` is the torch device of its memory, where that is not the CPU's.
     """
 
-    def __init__(self, session: str, welcome: Welcome, driver: Driver, transport: Transport) -> None:
-        self.session = session
-        self.welcome = welcome
+    def __init__(
+        self,
+        session: str,
+        welcome: Welcome,
+        driver: Driver,
+        transport: Transport,
+        *,
+        seek: Seek[Transport] | None = None,
+    ) -> None:
         self.driver = driver
-        self.transport = transport
         self.computes_on: torch.device | None = None
+        self.progress: ProgressPage | None = None  # where whoever computes notes what a successor can go on with
         self.quarantined_bytes = 0  # given back as "may still be mapped": only this process's end frees them
         self._requests = itertools.count(1)
         self._grants = itertools.count(1)
-        self._letters = Correspondence(session, welcome.epoch)
+        self._exchange: Exchange[Transport, Transport] = Exchange(session, welcome, transport, seek)
         self._memories: set[SequenceMemory] = set()
+        self._unsettled: dict[PendingAsks, None] = {}  # in the order in which they were sent
+        self._held: dict[SequenceMemory, Sequence[PhysicalHandle]] = {}  # of publications that are under way
         self._departures = Departures(self.submit)
 
     @property
+    def session(self) -> str:
+        """The name of the present session."""
+        return self._exchange.session
+
+    @property
+    def welcome(self) -> Welcome:
+        """What the device said of itself, as it is now."""
+        return self._exchange.welcome
+
+    @property
+    def transport(self) -> Transport:
+        """How it is reached now."""
+        return self._exchange.line
+
+    @property
     def traffic(self) -> Traffic:
-        return self._letters.traffic
+        return self._exchange.traffic
 
     @operation
     def memory(self, spec: SequenceSpec) -> SequenceMemory:
@@ -100,23 +139,54 @@ class DevicePort:
     def submit(self, asks: Sequence[Ask]) -> PendingAsks:
         """Send all of `asks` in one frame; at most one a request, none of which may be in flight already.
 
-        The client's half of giving back is done here: windows are unmapped before the frame leaves.
+        The client's half of giving back is done here: windows are unmapped before the frame leaves. While the device
+        is sought nothing is sent, and the others' outcome is DeviceUnreachable.
 
         Raises:
             NotAllowed: a memory is in no state for its ask, or has one in flight. Nothing was sent or changed.
             ValueError: no tokens, more than a memory's most, or more than a frame carries. Nothing was sent or changed.
             DriverError: a graph is being captured. Nothing was sent or changed.
-            DeviceUnreachable: the way is closed; the session is of no more use.
+            DeviceUnreachable: the way is closed, and nobody here finds another; the session is of no more use.
         """
         check(asks)
         refusals = [self._refusal(ask) for ask in asks]  # whatever can be refused here is, before any unmapping
         asked = [() if r else encoding.operations_of(ask, self._grants) for ask, r in zip(asks, refusals, strict=True)]
         given = [((), r) if r else self._given_back(ask) for ask, r in zip(asks, refusals, strict=True)]
         ops = [op for ask_ops, (back_ops, _) in zip(asked, given, strict=True) for op in (*ask_ops, *back_ops)]
-        sent = self._letters.send(ops, self.transport) if ops else None
+        sent = self._exchange.send(ops) if ops else None
         for ask in asks:
             ask.memory.in_flight = True
-        return PendingAsks(self, [(ask, error) for ask, (_, error) in zip(asks, given, strict=True)], sent)
+        pending = PendingAsks(self, [(ask, error) for ask, (_, error) in zip(asks, given, strict=True)], sent)
+        self._unsettled[pending] = None
+        return pending
+
+    @operation
+    def in_touch(self) -> bool:
+        """Whether asks are answered now. For a step boundary; waits for a device that is there, and for no other.
+
+        Where the device was lost and is found again, everything that is open here is registered with it first.
+
+        Raises:
+            SessionEnded: the device ended the session, which this process has heard now: every memory is closed, and
+                another session begins; what could not be unmapped is in `quarantined_bytes`.
+            DeviceUnreachable: the device is gone for good. What is mapped stays mapped.
+            Whatever it refuses to register: likewise.
+        """
+        match self._exchange.look():
+            case Touch.FOUND:
+                return self._go_on()
+            case Touch.GONE:
+                self._exchange.lose(self._exchange.loss("its socket closed"))
+            case Touch.ENDED:
+                self._start_over()
+            case Touch.REACHED:
+                return True
+        return False
+
+    @property
+    def is_adrift(self) -> bool:
+        """Whether nothing is answered before `in_touch` says so: the device is sought, or has ended the session."""
+        return self._exchange.is_adrift
 
     @operation
     def tend(self) -> tuple[Outcome, ...]:
@@ -141,7 +211,7 @@ class DevicePort:
 
     def pushes(self) -> tuple[Reclaim, ...]:
         """What the device demands back since the last call. Never waits."""
-        return self.transport.pushes()
+        return self._exchange.pushes()
 
     def memories(self) -> tuple[SequenceMemory, ...]:
         """Those that are not closed."""
@@ -154,7 +224,10 @@ class DevicePort:
         Raises:
             DriverError: a graph is being captured. Nothing changed.
         """
-        self.transport.close()
+        if self.progress is not None:
+            self.progress.close()
+        if (link := self._exchange.close()) is not None:
+            link.way.close()
 
     # --- one verb at a time ---------------------------------------------------------------------------------------
 
@@ -231,6 +304,10 @@ class DevicePort:
             case Join(prefix=Prefix(device, epoch, number)) if (device, epoch) != here:
                 reason = f"prefix {number} is one of device {device} as it was in epoch {epoch}"
                 return NotShareable(kind=Refusal.NO_SUCH_PREFIX, reason=reason)
+            case Seal(memory) if (plan := memory.holdings.publication) and plan.epoch != self.welcome.epoch:
+                memory.holdings.publication = None  # whose windows are mapped as they were
+                reason = f"prefix {plan.number} was planned by device {here[0]} as it was in epoch {plan.epoch}"
+                return NotShareable(kind=Refusal.NO_SUCH_PREFIX, reason=reason)
             case Shed(after=after) if after is not None and not is_over(after):
                 return NotAllowed(reason="work that may use the memory is under way")
         return refusal_of(ask)
@@ -260,12 +337,13 @@ class DevicePort:
         self, memory: SequenceMemory, retain_tokens: int, token_ids: bytes
     ) -> tuple[Operations, KvClusterError | None]:
         known, shape = memory.state is MemoryState.OPEN, memory.holdings.shape
+        is_foreign = memory.holdings.is_foreign
         taken_back = memory.holdings.end()
         reach(Failpoint.CLIENT_UNMAPPED)
         self._departures.left(memory)
         self._memories.discard(memory)
         memory.closed()
-        retained = 0 if taken_back.error else retain_tokens
+        retained = 0 if taken_back.error or is_foreign else retain_tokens
         if retained and not shape.has_rings:
             taken_back = encoding.but_retained(taken_back, shape.shared_windows(retained))
         close = encoding.close_operation(memory, retained, token_ids)
@@ -296,9 +374,24 @@ class DevicePort:
 
     # --- for PendingAsks ------------------------------------------------------------------------------------------
 
-    def receive(self, sent: Sent) -> wire.Reply:
-        """The reply to a frame. Raises as `Correspondence.receive`."""
-        return self._letters.receive(sent)
+    @property
+    def exchange(self) -> Exchange[Transport, Transport]:
+        """Its frames and replies."""
+        return self._exchange
+
+    def settled(self, pending: PendingAsks) -> None:
+        """Its outcomes are there."""
+        self._unsettled.pop(pending, None)
+        self._let_go()
+
+    def hold(self, memory: SequenceMemory, handles: Sequence[PhysicalHandle]) -> None:
+        """What it publishes lies in these, whoever has them mapped, until that is done or given up."""
+        self._held[memory] = handles
+        self.transport.hold(handles)
+
+    def _let_go(self) -> None:
+        for memory in [memory for memory in self._held if memory.holdings.publication is None]:
+            self.transport.let_go(self._held.pop(memory))
 
     def return_windows(self, failed: Mapping[SequenceMemory, TakenBack]) -> None:
         """Give back windows that were handed over and could not be mapped.
@@ -306,8 +399,49 @@ class DevicePort:
         If the session has ended meanwhile the device has them in quarantine already, with all that this process had.
         """
         ops = [op for memory, taken_back in failed.items() for op in self._told(memory, taken_back)[0]]
-        if not ops:
+        if not ops or self.is_adrift:
             return
-        for result in self.receive(self._letters.send(ops, self.transport)).results:
+        try:
+            reply = self._exchange.receive(self._exchange.send(ops))
+        except DeviceUnreachable:
+            if not self._exchange.can_be_found:
+                raise
+            return  # it died, and with it what it had given
+        for result in reply.results:
             if result.fault:
                 raise InvariantBroken(sentence=f"the device does not take back what it gave: {result.fault}")
+
+    # --- a device that was lost -----------------------------------------------------------------------------------
+
+    def _go_on(self) -> bool:
+        """Everything that is open goes on with the device that was found; whether it has heard all of it."""
+        exchange, before = self._exchange, self.welcome
+        link = exchange.link
+        assert link is not None  # it was found
+        for pending in self._unsettled:
+            pending.lose(exchange.loss("it was restarted before it answered"))
+        exchange.go_on(link.welcome, link.way)
+        if link.welcome.granule_bytes != before.granule_bytes:
+            raise exchange.loss(f"it came back with granules of {link.welcome.granule_bytes} bytes")
+        if self.progress is not None and link.way.page is not None:
+            self.progress.move_to(link.way.page)
+        try:
+            register_all(exchange, self.memories(), before_epoch=before.epoch)
+        except DeviceUnreachable:
+            if not self.is_adrift:
+                raise
+            return False  # it died again
+        return True
+
+    def _start_over(self) -> NoReturn:
+        """The session is over: unmap everything, say so, and look for the device under another name."""
+        ended = self.session
+        for memory in self.memories():
+            memory.in_flight = False
+            self._end(memory, 0, b"")
+        self._unsettled.clear()
+        if not self.quarantined_bytes:
+            with suppress(DeviceUnreachable):  # then its bytes wait for this process's end
+                self.transport.surrender()
+        self._exchange.end(new_session())
+        raise SessionEnded(session=ended)

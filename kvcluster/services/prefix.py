@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvcluster.driver.protocol import PhysicalHandle
 from kvcluster.ids import WindowRun
 
 
@@ -29,19 +30,29 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """A prefix that a request uses, and the windows that are mapped for it here."""
+    """A prefix that a request uses, and the windows that are mapped for it here.
+
+    `epoch` is that of the incarnation that made it, once that is not the present one any more.
+    """
 
     number: int
     runs: tuple[WindowRun, ...]
+    epoch: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A plan of the device: these windows are to be unmapped, and will be prefix `number` of `tokens` tokens."""
+    """A plan of the device: these windows are to be unmapped, and will be prefix `number` of `tokens` tokens.
+
+    It is the plan of the incarnation of `epoch`, and of no later one. `handles` hold their memory meanwhile, in case
+    that the device dies and nobody else does; none where they could not be had.
+    """
 
     number: int
     tokens: int
     runs: tuple[WindowRun, ...]
+    epoch: int = 0
+    handles: tuple[PhysicalHandle, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

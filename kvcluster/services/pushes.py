@@ -1,8 +1,9 @@
-"""What a device has to say to its clients unasked: give something back, and drop what you have imported.
+"""What a device has to say to its clients unasked: give something back, drop what you have imported, you are over.
 
-`Reclaim` comes of a refusal (`services.pressure`), `Forget` of handles that were destroyed: a client that kept its
-import of one would keep its memory, which the ledger calls free. Collected at the end of each of the device's acts
-and fetched by the transports: whether anything waits is one attribute, read without the device's lock.
+`Fenced` is for a session whose lease has ended, and the last that is said to it. `Reclaim` comes of a refusal
+(`services.pressure`), `Forget` of handles that were destroyed: a client that kept its import of one would keep its
+memory, which the ledger calls free. Collected at the end of each of the device's acts and fetched by the transports:
+whether anything waits is one attribute, read without the device's lock.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvcluster.ids import HandleId
 from kvcluster.services.pressure import Pressure
 from kvcluster.services.sessions import Session
-from kvcluster.wire.socket import MOST_FORGOTTEN, Forget, Push, Reclaim
+from kvcluster.wire.socket import MOST_FORGOTTEN, Fenced, Forget, Push, Reclaim
 
 
 class Pushes:
@@ -22,6 +23,7 @@ class Pushes:
         self.has_any = False
         self._forget: dict[str, list[HandleId]] = {}
         self._reclaim: dict[str, Reclaim] = {}
+        self._fenced: dict[str, Fenced] = {}
 
     def collect(self, pressure: Pressure, forgotten: Sequence[HandleId], sessions: Mapping[str, Session]) -> None:
         """Take over what the last act left to say."""
@@ -34,15 +36,22 @@ class Pushes:
                 self._reclaim[name] = Reclaim(size_bytes=plea.size_bytes, younger_than=plea.younger_than)
         self._note()
 
+    def fence(self, fenced: Fenced) -> None:
+        """This session is over, and listens still."""
+        self.drop(fenced.session)
+        self._fenced[fenced.session] = fenced
+        self._note()
+
     def drain(self, session: str) -> tuple[Push, ...]:
         """What this session is to be told, once."""
-        reclaim, handles = self._reclaim.pop(session, None), self._forget.pop(session, [])
+        fenced, reclaim = self._fenced.pop(session, None), self._reclaim.pop(session, None)
+        handles = self._forget.pop(session, [])
         self._note()
-        return (*((reclaim,) if reclaim else ()), *_forgets(handles))
+        return (*(push for push in (fenced, reclaim) if push), *_forgets(handles))
 
     def drain_all(self) -> tuple[tuple[str, Push], ...]:
         """The same of every session."""
-        names = list(dict.fromkeys((*self._reclaim, *self._forget)))
+        names = list(dict.fromkeys((*self._fenced, *self._reclaim, *self._forget)))
         return tuple((name, push) for name in names for push in self.drain(name))
 
     def drop(self, session: str) -> None:
@@ -50,7 +59,7 @@ class Pushes:
         self.drain(session)
 
     def _note(self) -> None:
-        self.has_any = bool(self._forget or self._reclaim)
+        self.has_any = bool(self._forget or self._reclaim or self._fenced)
 
 
 def _forgets(handles: list[HandleId]) -> Iterator[Forget]:

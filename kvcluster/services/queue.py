@@ -22,11 +22,11 @@ GROWTH_TOKENS = 16  # one growth, as an admission leaves room for
 class Queue:
     """Of one device, or of host pages."""
 
-    def __init__(self, ledger: Ledger, quotas: Quotas) -> None:
+    def __init__(self, ledger: Ledger, quotas: Quotas, *, first_arrival: int = 1) -> None:
         self.pressure = Pressure()
         self._ledger = ledger
         self._quotas = quotas
-        self._admission = Admission(ledger, quotas)
+        self._admission = Admission(ledger, quotas, first=first_arrival)
         self._places = Places()
 
     def arrive(self, tenant: str, after: RequestId | None) -> int:
@@ -36,6 +36,24 @@ class Queue:
             return self._admission.arrive(tenant)
         self._admission.come_back(place, tenant)
         return place
+
+    def return_to(self, arrival: int, reservation: Holder) -> int:
+        """The open request was here in an earlier incarnation, under `arrival`: its number from now on, which is that
+        one, unless somebody has it."""
+        if not self._admission.is_vacant(arrival):
+            return reservation.arrival
+        self._admission.leave(reservation.arrival)
+        self._admission.come_back(arrival, reservation.tenant)
+        return arrival
+
+    def succeed(self, arrival: int, reservation: Holder) -> int:
+        """The open request goes on with the work of one that had `arrival` when its process died: its number from now
+        on, which is that one, unless somebody has it."""
+        if self._admission.is_open(arrival):
+            return reservation.arrival
+        self._admission.leave(reservation.arrival)
+        self._admission.come_back(arrival, reservation.tenant)
+        return arrival
 
     @property
     def running(self) -> int:

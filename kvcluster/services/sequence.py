@@ -301,6 +301,11 @@ class SequenceMemory:
         self.is_leaving = self.lacks_window = False
         self.joined_tokens = 0
 
+    def registered(self, arrival: int) -> None:
+        """A device that was restarted knows it again; of its tokens it knows none."""
+        self.arrival = arrival
+        self.told = Told()
+
     def joined(self, tokens: int) -> None:
         """A prefix is mapped, and `tokens` tokens are there with it."""
         self.joined_tokens = tokens

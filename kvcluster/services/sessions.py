@@ -24,8 +24,8 @@ from kvcluster.wire.socket import MOST_KNOWN
 
 class SessionState(State):
     LIVE = "live"
-    ORPHANED = "orphaned"  # its connection ended; its process may live and may have mappings
-    GONE = "gone"  # its process is dead
+    ORPHANED = "orphaned"  # its connection or its lease ended; its process may live and may have mappings
+    GONE = "gone"  # its process is dead, or has said that it has no mapping left
 
 
 SESSION_MOVES: dict[SessionState, frozenset[SessionState]] = {
@@ -82,7 +82,7 @@ class Session:
         self.state = moved(self.state, to, SESSION_MOVES)
 
     def orphan(self) -> None:
-        """Its connection ended: nobody will ask for its replies or redeem its tickets."""
+        """Its connection or its lease ended: nobody may ask for its replies or redeem its tickets any more."""
         self.move(SessionState.ORPHANED)
         self._replies.clear()
         self._reply_bytes = 0

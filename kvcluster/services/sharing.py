@@ -67,11 +67,14 @@ class Sharing:
         """Plan a prefix of the request's first `tokens` tokens, on top of what it shares already.
 
         Raises:
-            NotShareable: no whole granule beyond that lies inside, a bulk handle reaches across its end, or the same
-                tokens are shared already and can be found.
+            NotShareable: no whole granule beyond that lies inside, a bulk handle reaches across its end, the same
+                tokens are shared already and can be found, or its memory is of an earlier incarnation of the device.
             NotAllowed: windows of it are not committed (snapshots among them), it is quarantined, or it has a
                 prefix that is not sealed yet. Nothing changed.
         """
+        if reservation.is_foreign:
+            reason = f"request {reservation.request} has memory of the device as it was before its last restart"
+            raise NotShareable(kind=Refusal.FOREIGN, reason=reason)
         extent = self._extent(reservation, tokens)
         self._check_new(reservation, extent)
         parent = reservation.uses[-1].prefix if reservation.uses else None
@@ -79,6 +82,7 @@ class Sharing:
         reservation.writing = prefix
         work.txn.doing("prefix planned", 0, undo=lambda _: self.give_up(reservation))
         work.naming(prefix.runs)
+        work.handed += reservation.own.backing(prefix.runs)  # its publisher holds on to them while it has them unmapped
         reach(Failpoint.DEVICE_PUBLISHED)
         return prefix
 

@@ -14,7 +14,8 @@ class DeviceReport:
 
     Peaks are of one moment each. What is live each worker knows for itself: it is that of the worker that had most,
     which is exact for one worker a device, too low for several, and never above what was committed. Of `asked_tokens`
-    that were looked up `found_tokens` needed no computing; a request that is computed again is looked up again.
+    that were looked up `found_tokens` needed no computing; a request that is computed again is looked up again. Tokens
+    that were computed before, and lost by a failure, are `recomputed_tokens`.
     """
 
     device: str
@@ -28,6 +29,7 @@ class DeviceReport:
     found_tokens: int
     control_messages: int
     driver_calls: int
+    recomputed_tokens: int = 0
 
     @property
     def tokens_per_s(self) -> float:
@@ -55,10 +57,11 @@ class DeviceStatistics:
 
     `accounts` are the ledger's claims and sum to `capacity_bytes`; `handles` is the same memory seen physically, by
     handle state; `running_requests` are those that hold memory or share some; `pids` and `silent_s` are each session's
-    process and how long ago it was last heard; `driver_calls` counts calls of the device's own process. `tenants` is
-    what each tenant uses, `retained_bytes` what is kept until its room is needed, `sharing_refusals` counts by kind;
-    `evictions` and `created_ahead` count prefixes and handles; `lookups` are finds, by which `found_tokens` of
-    `asked_tokens` need no computing, and `listed_prefixes` those that a find can find.
+    process and how long ago it was last heard, and `quarantined` what waits for that process; `driver_calls` counts
+    calls of the device's own process. `tenants` is what each tenant uses, `retained_bytes` what is kept until its room
+    is needed, `sharing_refusals` counts by kind; `evictions` and `created_ahead` count prefixes and handles; `lookups`
+    are finds, by which `found_tokens` of `asked_tokens` need no computing, and `listed_prefixes` those that a find can
+    find. Of what is retained, `kept_bytes` are for successors of processes that died.
     """
 
     device: str
@@ -73,6 +76,7 @@ class DeviceStatistics:
     sessions: Mapping[str, str]
     pids: Mapping[str, int]
     silent_s: Mapping[str, float]
+    quarantined: Mapping[str, int]
     ended_names: int
     idle_s: float
     open_requests: int
@@ -92,6 +96,12 @@ class DeviceStatistics:
     created_ahead: int
     tenants: Mapping[str, int]
     driver_calls: Mapping[str, int]
+    kept_bytes: int = 0
+
+    @property
+    def foreign_bytes(self) -> int:
+        """What clients still have mapped of earlier incarnations."""
+        return sum(size_bytes for account, size_bytes in self.accounts.items() if account.startswith("foreign/"))
 
     @property
     def free_bytes(self) -> int:

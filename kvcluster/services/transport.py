@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kvcluster.driver.protocol import PhysicalHandle
+from kvcluster.services.progress_page import Memory as PageMemory
 from kvcluster.wire.socket import Reclaim
 
 
@@ -49,8 +50,29 @@ class Transport(Sender, Protocol):
     def settled(self, handles: Sequence[PhysicalHandle]) -> None:
         """The caller needs `handles` no longer; their mappings live on."""
 
+    def hold(self, handles: Sequence[PhysicalHandle]) -> None:
+        """These are needed until `let_go`, mapped or not."""
+
+    def let_go(self, handles: Sequence[PhysicalHandle]) -> None:
+        """They are not any more."""
+
     def pushes(self) -> tuple[Reclaim, ...]:
         """What the device demands back, unasked, since the last call. Never waits."""
+
+    @property
+    def page(self) -> PageMemory | None:
+        """Where this session's progress page lies, if it has one: see `services.progress_page`."""
+
+    @property
+    def is_open(self) -> bool:
+        """As `services.exchange.Line`."""
+
+    @property
+    def is_fenced(self) -> bool:
+        """As `services.exchange.Line`."""
+
+    def surrender(self) -> None:
+        """As `services.exchange.Line`. Raises as it does."""
 
     def close(self) -> None:
         """End the session. The device takes back what it still had."""

@@ -24,6 +24,16 @@ class AllWorkersLost(KvClusterError):
         self.reason = reason
 
 
+class ClusterStopped(KvClusterError):
+    """Somebody told the workers to stop. Results so far are kept."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the cluster was told to stop (kvcluster stop): finished results are kept, and the same command continues "
+            "where it stopped"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Finished:
     key: int
@@ -34,12 +44,17 @@ class Finished:
 class WorkerLost:
     """What was submitted to `worker` and has not finished is gone with it: submit it again, anywhere.
 
-    `returns` says that a WorkerReady of the same number follows, or else a second WorkerLost.
+    `returns` says that a WorkerReady of the same number follows, or else a second WorkerLost. `session` was its with
+    the device, which may have what it computed under that name (`CompletionRequest.died_with`), for `kept_s` from its
+    death on: the workers `beside` it are at the same device. Empty: it had none.
     """
 
     worker: int
     reason: str
     returns: bool
+    session: str = ""
+    kept_s: float = 0.0
+    beside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +64,14 @@ class WorkerReady:
     worker: int
 
 
-Event = Finished | WorkerLost | WorkerReady
+@dataclass(frozen=True, slots=True)
+class WorkerStopped:
+    """A worker was told to stop, by somebody else than the job. What it had finished was reported before this."""
+
+    worker: int
+
+
+Event = Finished | WorkerLost | WorkerReady | WorkerStopped
 
 
 class Workers(Protocol):
@@ -62,6 +84,9 @@ class Workers(Protocol):
 
     def wait(self, timeout_s: float) -> Sequence[Event]:
         """What happened, in order; empty after `timeout_s` without news."""
+
+    def drain(self, timeout_s: float) -> Sequence[Finished]:
+        """What finished and was not reported yet. For the end of a job: no worker is heard any more after it."""
 
 
 class Cluster(Workers, Protocol):

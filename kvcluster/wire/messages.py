@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from kvcluster.wire.adopt import Adopt as Adopt
+from kvcluster.wire.adopt import Adopted as Adopted
 from kvcluster.wire.base import MOST_TOKENS as MOST_TOKENS
 from kvcluster.wire.base import Count, Name, Positive, Root, TokenIds
 from kvcluster.wire.base import Message as Message
@@ -38,6 +40,10 @@ from kvcluster.wire.prefixes import Publish as Publish
 from kvcluster.wire.prefixes import Published as Published
 from kvcluster.wire.prefixes import Seal as Seal
 from kvcluster.wire.prefixes import Sealed as Sealed
+from kvcluster.wire.restart import Complete as Complete
+from kvcluster.wire.restart import OldPrefix as OldPrefix
+from kvcluster.wire.restart import Register as Register
+from kvcluster.wire.restart import Registered as Registered
 
 VERSION = 1
 
@@ -148,7 +154,10 @@ Operation = Annotated[
     | Permute
     | Share
     | Drop
-    | Close,
+    | Close
+    | Adopt
+    | Register
+    | Complete,
     Field(discriminator="verb"),
 ]
 
@@ -226,7 +235,9 @@ Answer = Annotated[
     | Forked
     | Permuted
     | Shared
-    | Closed,
+    | Closed
+    | Adopted
+    | Registered,
     Field(discriminator="verb"),
 ]
 

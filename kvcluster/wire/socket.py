@@ -35,12 +35,14 @@ class Welcome(Message):
     capacity_bytes: Positive
     lease_s: float
     heartbeat_s: float
+    grace_s: float = 0.0  # for how long what a dead process had is kept for its successor
     block_tokens: Count = 0  # of host pages; 0 for a device
     blocks: Count = 0
 
 
 class Redeem(Message):
-    """Hand over the handles of the windows that frame `seq` committed. May be asked any number of times.
+    """Hand over the handles of the windows that frame `seq` committed. May be asked any number of times. Frame 0 stands
+    for the session's progress page, where a device has such pages: `services.progress_page`.
 
     `ask` numbers the redemptions of one connection, upwards: what answers an older one is thrown away. `known` are
     those that the client has imported already and needs no descriptor of: number, generation, and whether sealed.
@@ -48,12 +50,21 @@ class Redeem(Message):
 
     verb: Literal["redeem"] = "redeem"
     ask: Positive
-    seq: Positive
+    seq: Count
     known: Annotated[tuple[tuple[Count, Count, bool], ...], Field(max_length=MOST_KNOWN)] = ()
 
 
 class Heartbeat(Message):
     verb: Literal["heartbeat"] = "heartbeat"
+
+
+class Surrender(Message):
+    """The client has nothing of its session mapped any more, and never will: all of it is free, the session is over.
+
+    Its last words: the device closes the connection when it has read them. Said after `fenced`, and as a goodbye.
+    """
+
+    verb: Literal["surrender"] = "surrender"
 
 
 class Handed(Message):
@@ -64,7 +75,7 @@ class Handed(Message):
 
     verb: Literal["handed"] = "handed"
     ask: Positive
-    seq: Positive
+    seq: Count
     total: Count
     handles: tuple[tuple[Count, Count, bool, Positive, bool], ...] = ()
 
@@ -92,8 +103,21 @@ class Forget(Message):
     handles: Annotated[tuple[tuple[Count, Count], ...], Field(min_length=1, max_length=MOST_FORGOTTEN)]
 
 
-Push = Reclaim | Forget
+class Fenced(Message):
+    """Pushed by the device: `session` is over for it, though its process lives, and why, as a sentence.
+
+    Its frames and redemptions are refused (SessionEnded). What it has mapped is nobody's until it says surrender, or
+    its process ends.
+    """
+
+    verb: Literal["fenced"] = "fenced"
+    session: Name
+    reason: str
+
+
+Push = Reclaim | Forget | Fenced
 
 SocketMessage = Annotated[
-    Hello | Welcome | Redeem | Heartbeat | Handed | NotHanded | Reclaim | Forget | Fault, Field(discriminator="verb")
+    Hello | Welcome | Redeem | Heartbeat | Surrender | Handed | NotHanded | Reclaim | Forget | Fenced | Fault,
+    Field(discriminator="verb"),
 ]

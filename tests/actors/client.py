@@ -68,6 +68,10 @@ class Client:
         if libc.madvise(ctypes.c_void_p(self._memory.address), ctypes.c_size_t(4096), MADV_REMOVE) != 0:
             raise OSError(ctypes.get_errno(), "madvise")
 
+    def close(self) -> None:
+        """End the session in good order."""
+        self._port.close()
+
     def hang_up(self) -> None:
         """End the session's connection, and live on with everything mapped."""
         self._port.transport.close()

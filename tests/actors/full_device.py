@@ -90,7 +90,7 @@ def worker(address: str, granules: int, room: int) -> str:
         session, driver = new_session(), open_host_driver(granule_bytes=PAGE, capacity_bytes=granules * PAGE)
         attach = open_attach_client(frames.recv(), session, timeout_s=TIMEOUT_S)
         allow(room)
-        transport = Transport(None, attach, driver)
+        transport = Transport(None, attach, driver, None)
         transport.frames = frames
         port = DevicePort(session, attach.welcome, driver, transport)
         shape = Shape.of(TOKEN, Layout.TOKEN_MAJOR, PAGE)

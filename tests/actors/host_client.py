@@ -69,8 +69,8 @@ class HostClient:
             "grant": wire.Grant(request=key, grant=1, size_bytes=port.welcome.granule_bytes, tokens=64),
             "find": wire.Find(request=key, token_ids=packed(IDS)),
         }
-        letters = Correspondence(port.session, port.welcome.epoch)
-        reply = letters.receive(letters.send([opened, ops[what]], port.transport))
+        letters = Correspondence(port.session, port.welcome.epoch, port.traffic)
+        reply = letters.receive(letters.send([opened, ops[what]], port.exchange.line))
         return " ".join(answer.verb for result in reply.results for answer in result.answers)
 
     def _sequence(self, most_tokens: int = 64) -> SequencePages:

@@ -17,7 +17,7 @@ from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
 from kvcluster.services.batch.opening import open_results
 from kvcluster.units import KIB
 from tests.actors.answers import LENGTHS, PROMPTS
-from tests.actors.world import World, audit, has_ended, kill_and_wait
+from tests.actors.world import World, audit, eventually, has_ended, kill_and_wait
 from tests.batch.stand_in import line, results, write_input
 
 ROUNDS = 4
@@ -82,11 +82,11 @@ def test_two_devices_answer_exactly_and_their_reports_have_the_figures(
         assert now.driver_calls > 0
 
 
-def test_a_worker_killed_in_the_job_comes_back_and_its_lines_are_answered_once(
+def test_a_worker_killed_in_the_job_comes_back_and_goes_on_where_it_was_and_no_token_is_computed_twice(
     cluster: RayWorkers, tmp_path: Path, wanted: list[str]
 ) -> None:
     victim = cluster.seats[0]
-    pid, restarts, requests = victim.pid, victim.restarts, victim.requests
+    pid, restarts, requests, before = victim.pid, victim.restarts, victim.requests, victim.figures
     told: list[int] = []
 
     def kill_at_its_first_answer(_: Progress) -> None:
@@ -97,25 +97,27 @@ def test_a_worker_killed_in_the_job_comes_back_and_its_lines_are_answered_once(
     texts = answered(cluster, tmp_path, kill_at_its_first_answer)
     assert texts == ROUNDS * wanted
     assert victim.restarts == restarts + 1
+    eventually(lambda: cluster.wait(1.0) or victim.pid, "it is back")
     assert cluster.device_reports()[0].control_messages >= told[0] > 0
+    assert victim.figures.adoptions > before.adoptions
+    assert victim.figures.recomputed_tokens == before.recomputed_tokens
 
 
-def test_a_device_killed_in_the_job_is_made_again_by_its_worker_and_every_line_is_answered_once(
+def test_a_device_killed_in_the_job_comes_back_and_its_worker_goes_on_with_what_it_has(
     cluster: RayWorkers, pair: tuple[RayWorkers, Settings], node_id: str, tmp_path: Path, wanted: list[str]
 ) -> None:
     _, settings = pair
     seat = cluster.seats[1]
     first = find_device(seat.device, node_id, settings)
-    pid, restarts = seat.pid, seat.restarts
+    pid, restarts, recomputed = seat.pid, seat.restarts, seat.figures.recomputed_tokens
     texts = answered(cluster, tmp_path, at_the_third_result(lambda: kill_and_wait(first.address.pid)))
     assert texts == ROUNDS * wanted
-    assert has_ended(pid, 10.0)
-    assert seat.restarts == restarts + 1
-    while not seat.pid:
-        cluster.wait(1.0)
+    assert (seat.pid, seat.restarts) == (pid, restarts)
+    assert seat.figures.recomputed_tokens == recomputed
     second = find_device(seat.device, node_id, settings)
     assert second.address.pid != first.address.pid
-    assert len(audit(second).sessions) == 1
+    figures = eventually(lambda: (now := audit(second)).foreign_bytes == 0 and now, "nothing is foreign any more")
+    assert len(figures.sessions) == 1
 
 
 def test_a_later_job_at_the_same_device_reports_its_own_figures_only(

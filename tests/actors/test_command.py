@@ -19,6 +19,7 @@ import ray
 
 from actors.devices import living_device
 from kvcluster.services.batch.opening import open_results
+from kvcluster.services.left_files import left_files
 from tests.actors.answers import LENGTHS, PROMPTS
 from tests.actors.world import TIMEOUT_S, World, eventually
 from tests.batch.stand_in import line, results, write_input
@@ -35,6 +36,8 @@ class Command:
         self.mark = uuid4().hex
         self.device = device
         self.out = folder / "out.jsonl"
+        self.run_folder = folder / "run"
+        self.run_folder.mkdir(mode=0o700, exist_ok=True)
         self.runs: list[subprocess.Popen[str]] = []
         self._folder = folder
         self._options = {"--devices": device, "--granule": "4KiB", "--dtype": "float32", **options}
@@ -44,7 +47,7 @@ class Command:
         files = ["-i", str(self._folder / "in.jsonl"), "-o", str(self.out)]
         run = subprocess.Popen(
             [str(Path(sys.executable).with_name("kvcluster")), "run-batch", *files, *words],
-            env={**os.environ, MARK: self.mark, **environment},
+            env={**os.environ, MARK: self.mark, "XDG_RUNTIME_DIR": str(self.run_folder), **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -130,7 +133,8 @@ def test_ctrl_c_stops_within_five_seconds_keeps_results_and_leaves_nothing(
     assert took < STOP_S
     assert (code, shown) == (130, "")
     assert errors[-1].startswith("kvcluster: stopped; finished results are kept")
-    assert [name for name in os.listdir("/dev/shm") if "kvcluster" in name] == []
+    files = sorted(job.run_folder.glob("kvcluster/*"))
+    assert [left.path for left in left_files(job.run_folder / "kvcluster") if not left.clients] == files
     kept = results(job.out)
     assert 0 < len(kept) < 12_000
     for number, result in kept.items():

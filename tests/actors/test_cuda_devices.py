@@ -19,10 +19,8 @@ from actors.devices import actor_name, device_spec, living_device, measured_byte
 from kvcluster.config import ConfigError
 from kvcluster.testing.stand_in_cuda import UUIDS, load
 from kvcluster.units import MIB
-from tests.actors.answers import PROMPTS
 from tests.actors.gpu_holder import GpuHolder
 from tests.actors.gpu_world import GPU_BYTES, GpuWorld, two_gpus
-from tests.actors.test_batch import answered
 from tests.actors.world import TIMEOUT_S, World, audit, eventually
 
 NOWHERE = "GPU-00000000-0000-0000-0000-000000000000"
@@ -127,19 +125,3 @@ def test_more_gpus_than_ray_has_are_refused(gpus: GpuWorld, folder: Path) -> Non
         refusal = "devices is cuda:0,1,2, which takes 3 of Ray's GPUs, and it has 2 on this node: start Ray with more"
         with pytest.raises(ConfigError, match=refusal), open_cluster(settings, worker_env=gpus.env):
             pass
-
-
-def test_two_workers_share_each_of_all_gpus_have_them_measured_first_and_the_texts_are_exact(
-    gpus: GpuWorld, world: World, folder: Path, tmp_path: Path, wanted: list[str]
-) -> None:
-    settings = gpus.settings(model=str(folder), devices="cuda", workers_per_device=2, gpu_memory_utilization=0.5)
-    devices = [gpus.device(uuid, settings) for uuid in UUIDS]
-    holder = world.started(GpuHolder, num_cpus=0, env=gpus.env)
-    ray.get(holder.take.remote(UUIDS[1], 16 * MIB), timeout=TIMEOUT_S)
-    with open_cluster(settings, worker_env=gpus.env) as cluster:
-        assert sorted(seat.device for seat in cluster.seats) == sorted(UUIDS * 2)
-        figures = [audit(device) for device in devices]
-        assert [seen.capacity_bytes for seen in figures] == [GPU_BYTES // 2, (GPU_BYTES - 16 * MIB) // 2]
-        assert all(seen.peak_committed_bytes >= 64 * 512 for seen in figures)  # a full step's tokens
-        assert answered(cluster, tmp_path, rounds=2) == 2 * wanted
-        assert sum(report.requests for report in cluster.device_reports()) == 2 * len(PROMPTS)

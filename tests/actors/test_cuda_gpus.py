@@ -155,10 +155,10 @@ def test_a_gpu_without_virtual_memory_is_missing_with_what_it_lacks(stand_in: St
 
 
 def test_only_named_gpus_will_do_where_some_are_named_and_any_where_all_are() -> None:
-    listed = Site("node", ("",), 1, 1.0, SEEN[:2], is_listed=True)
+    listed = Site(("node",), ("",), 1, 1.0, SEEN[:2], is_listed=True)
     listed.check("GPU-a")
     with pytest.raises(ConfigError, match="Ray gave a worker GPU-c, and devices names cuda:0 GPU-a, cuda:1 GPU-b: "):
         listed.check("GPU-c")
-    Site("node", ("",), 1, 1.0, SEEN[:2]).check("GPU-c")
+    Site(("node",), ("",), 1, 1.0, SEEN[:2]).check("GPU-c")
     assert listed.named("GPU-b") == "cuda:1 GPU-b"
     assert listed.named("GPU-c") == "GPU-c"

@@ -100,7 +100,7 @@ def test_a_device_without_sessions_keeps_no_memory(world: World) -> None:
     client = world.client(device)
     ray.get([client.commit.remote(9), client.release.remote()], timeout=TIMEOUT_S)
     assert audit(device).handles["pooled"] > 0
-    ray.get(client.hang_up.remote(), timeout=TIMEOUT_S)
+    ray.get(client.close.remote(), timeout=TIMEOUT_S)
     eventually(lambda: not audit(device).sessions, "its session is gone")
     assert set(audit(device).handles.values()) == {0}
 

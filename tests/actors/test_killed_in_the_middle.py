@@ -101,7 +101,7 @@ def test_a_client_killed_while_the_device_is_at_any_of_its_points_leaves_no_byte
     other.finishes_undisturbed()
 
 
-@pytest.mark.parametrize("point", CLIENT_POINTS[2:])  # a model is loaded for each: from the first descriptor on
+@pytest.mark.parametrize("point", [Failpoint.CLIENT_MAPPED, Failpoint.CLIENT_UNMAPPED])  # a model is loaded for each
 def test_a_whole_request_actor_killed_in_the_middle_leaves_no_byte_and_the_other_finishes(
     world: World, here: Path, folder: Path, survivor: Any, wanted: list[str], point: Failpoint
 ) -> None:

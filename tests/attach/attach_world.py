@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
@@ -121,6 +122,9 @@ class Recorder:
     def gone(self, session: str) -> None:
         self._note("gone", session)
 
+    def surrendered(self, session: str) -> None:
+        self._note("surrendered", session)
+
     def idle(self) -> None:
         self._note("idle", "")
 
@@ -177,6 +181,10 @@ class ChildClient:
 
     def ask(self, command: str) -> str:
         self.tell(command)
+        return self.hear()
+
+    def hear(self) -> str:
+        """Its next line."""
         assert self._process.stdout is not None
         return self._process.stdout.readline().decode().strip()
 
@@ -184,6 +192,14 @@ class ChildClient:
         assert self._process.stdin is not None
         self._process.stdin.write(command.encode() + b"\n")
         self._process.stdin.flush()
+
+    def stop(self) -> None:
+        """Return when no thread of it runs any more."""
+        os.kill(self.pid, signal.SIGSTOP)
+        assert os.WIFSTOPPED(os.waitpid(self.pid, os.WUNTRACED)[1])
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         self._process.kill()

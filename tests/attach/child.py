@@ -5,6 +5,7 @@ Run as `python -m tests.attach.child ADDRESS`.
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 import signal
@@ -23,9 +24,11 @@ class Child:
     def __init__(self, address: str) -> None:
         self.address = address
         self.client: AttachClient | None = None
+        self.clients: dict[str, AttachClient] = {}
+        self.mapped: list[mmap.mmap] = []
 
     def attach(self, session: str) -> str:
-        self.client = open_attach_client(self.address, session, timeout_s=20)
+        self.client = self.clients[session] = open_attach_client(self.address, session, timeout_s=20)
         return f"welcome to {self.client.welcome.device}"
 
     def redeem(self, seq: str) -> str:
@@ -48,6 +51,38 @@ class Child:
         assert self.client is not None
         self.client.close()
         return "closed"
+
+    def map(self, session: str) -> str:
+        """What frame 2 committed, and write into all of it."""
+
+        def take(handle: HandedHandle) -> None:
+            assert handle.fd is not None
+            self.mapped.append(mmap.mmap(handle.fd, handle.size_bytes))
+            self.mapped[-1][:] = session[:1].encode() * handle.size_bytes
+
+        self.clients[session].redeem(2, take, timeout_s=20)
+        return f"{len(self.mapped)} mapped"
+
+    def content(self, _: str) -> str:
+        """The letters that are in what is mapped."""
+        return "".join(sorted({chr(byte) for memory in self.mapped for byte in memory[:]}))
+
+    def surrender(self, session: str) -> str:
+        self.clients[session].surrender(timeout_s=20)
+        return "surrendered"
+
+    def is_fenced(self, session: str) -> str:
+        """Whether it was heard by now, and why: it is sent with the turn that answers the first redemption, or before.
+
+        Then the name of what the last of two redemptions ended with.
+        """
+        client, ends = self.clients[session], ["served"]
+        for _ in range(2):
+            try:
+                client.redeem(2, lambda _: None, timeout_s=20)
+            except KvClusterError as error:
+                ends.append(type(error).__name__)
+        return f"{client.is_fenced} {len(client.pushes())} {ends[-1]} {client.fence_reason}".strip()
 
     def fds(self, _: str) -> str:
         return str(open_fds())
@@ -72,6 +107,19 @@ class Child:
                 said = self.redeem(seq)
             except KvClusterError as error:
                 said = type(error).__name__
+            os.write(1, f"{said}\n".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        return "ended"
+
+    def fork_and_end(self, session: str) -> str:
+        """A child of this process surrenders and then closes our client; what the first ended with comes first."""
+        if (child := os.fork()) == 0:
+            try:
+                said = self.surrender(session)
+            except KvClusterError as error:
+                said = type(error).__name__
+            self.clients[session].close()
             os.write(1, f"{said}\n".encode())
             os._exit(0)
         os.waitpid(child, 0)

@@ -28,6 +28,7 @@ class EchoWorkers:
         self.submitted: list[tuple[int, int]] = []  # (worker, key)
         self.most_pending = 0
         self._pending: list[tuple[int, CompletionRequest]] = []
+        self.unreported: list[Finished] = []
         self._script = deque(script)
 
     def submit(self, worker: int, items: Sequence[tuple[int, CompletionRequest]]) -> None:
@@ -42,6 +43,10 @@ class EchoWorkers:
         assert self._pending, "the job waits for nothing"
         key, request = self._pending.pop()
         return [Finished(key, self.outcome(key, request))]
+
+    def drain(self, timeout_s: float) -> Sequence[Finished]:
+        """What the test put there."""
+        return self.unreported
 
     def outcome(self, key: int, request: CompletionRequest) -> Completion | Refused:
         return echo(request)

@@ -14,8 +14,17 @@ from kvcluster.services.batch.input import Line
 from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
 from kvcluster.services.batch.opening import open_results
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
-from kvcluster.services.workers import AllWorkersLost, Event, Finished, WorkerLost, WorkerReady
+from kvcluster.services.workers import (
+    AllWorkersLost,
+    ClusterStopped,
+    Event,
+    Finished,
+    WorkerLost,
+    WorkerReady,
+    WorkerStopped,
+)
 from tests.batch.stand_in import EchoWorkers, echo, line, results, run_job, write_input
+from tests.examples import examples
 
 
 @pytest.fixture
@@ -138,7 +147,7 @@ def test_what_a_dead_worker_had_is_run_by_another(six: Path, out: Path, returns:
         assert texts(out) == WHOLE
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     deaths=st.dictionaries(st.integers(1, 20), st.integers(0, 2), max_size=8),
     lookahead=st.integers(1, 4),
@@ -241,3 +250,25 @@ def test_work_is_divided_evenly(six: Path, out: Path) -> None:
 def test_an_input_without_lines_is_done_at_once(tmp_path: Path, out: Path) -> None:
     assert run_job(write_input(tmp_path / "in.jsonl"), out) == Progress(0, 0, 0, 0)
     assert out.read_bytes() == b""
+
+
+def test_a_job_whose_cluster_is_stopped_keeps_what_was_finished_and_a_second_run_does_the_rest(
+    six: Path, out: Path
+) -> None:
+    workers = EchoWorkers(script=[WorkerStopped(1)])
+    workers.unreported = [Finished(3, Completion("<three>", "length", 2, 3))]
+    with pytest.raises(ClusterStopped, match="the same command continues where it stopped"):
+        run_job(six, out, workers)
+    assert sorted(results(out)) == [3]
+    assert run_job(six, out).done == 6
+    assert sorted(results(out)) == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_is_reported_beside_a_workers_stop_counts(six: Path, out: Path) -> None:
+    class Both(EchoWorkers):
+        def wait(self, timeout_s: float) -> Sequence[Event]:
+            return [WorkerStopped(0), *super().wait(timeout_s)]
+
+    with pytest.raises(ClusterStopped):
+        run_job(six, out, Both())
+    assert len(results(out)) == 1

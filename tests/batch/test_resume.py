@@ -21,6 +21,7 @@ from kvcluster.services.batch.opening import open_results
 from kvcluster.services.batch.output import ResultFile
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
 from tests.batch.stand_in import EchoWorkers, line, results, run_job, write_input
+from tests.examples import examples
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_an_output_cut_at_any_byte_is_completed_to_what_an_undisturbed_run_write
         assert len(workers.submitted) == (0 if cut == len(whole) else 1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(done=st.sets(st.integers(1, 8)), order=st.randoms(use_true_random=False))
 def test_whatever_lines_are_done_in_whatever_order_exactly_the_others_are_run(
     tmp_path_factory: pytest.TempPathFactory, done: set[int], order: object

@@ -11,6 +11,7 @@ from kvcluster.budget.ledger import FREE, Account, Ledger
 from kvcluster.budget.places import MOST, Places
 from kvcluster.budget.quotas import Quotas
 from kvcluster.ids import RequestId
+from tests.examples import examples
 
 PLENTY = 10**6
 
@@ -197,7 +198,7 @@ def test_a_place_in_the_queue_is_taken_once_and_the_oldest_places_are_forgotten(
     assert len(places) == 0
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.lists(st.tuples(st.sampled_from(["runs", "stopped", "refused", "satisfied", "leave"]), st.integers(1, 6))))
 def test_headroom_equals_a_plain_count_whatever_happened(acts: list[tuple[str, int]]) -> None:
     admission = queue()

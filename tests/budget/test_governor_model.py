@@ -14,6 +14,7 @@ from kvcluster.errors import GrantRefused, KvClusterError, NotAllowed, OutOfBudg
 from kvcluster.ids import GrantId, RequestId
 from kvcluster.testing.clock import ManualClock
 from tests.budget.retained import Retained
+from tests.examples import examples
 
 CAPACITY = 100
 TENANTS = ["acme", "beta", "free1", "free2"]
@@ -262,8 +263,8 @@ class DefaultModel(GovernorModel):
 
 
 TestGovernorModel = GovernorModel.TestCase
-TestGovernorModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestGovernorModel.settings = settings(max_examples=examples(60), stateful_step_count=60, deadline=None)
 TestGuardedModel = GuardedModel.TestCase
-TestGuardedModel.settings = settings(max_examples=80, stateful_step_count=60, deadline=None)
+TestGuardedModel.settings = settings(max_examples=examples(80), stateful_step_count=60, deadline=None)
 TestDefaultModel = DefaultModel.TestCase
-TestDefaultModel.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
+TestDefaultModel.settings = settings(max_examples=examples(40), stateful_step_count=60, deadline=None)

@@ -13,6 +13,7 @@ from kvcluster.budget.numbers import MOST_RANGES, Numbers
 from kvcluster.errors import GrantRefused, NotAllowed
 from kvcluster.ids import GrantId, RequestId
 from kvcluster.testing.clock import ManualClock
+from tests.examples import examples
 
 REQUEST = RequestId("s", 1)
 CAPACITY = 1000
@@ -95,7 +96,7 @@ def test_a_commit_is_undone_also_where_its_grant_was_forgotten_meanwhile_and_its
     desk.forget(GrantId(RequestId("nobody", 1), 1))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 20)), max_size=80))
 def test_numbers_hold_what_a_plain_set_holds(acts: list[tuple[bool, int]]) -> None:
     numbers, plain = Numbers(), set[int]()
@@ -106,7 +107,7 @@ def test_numbers_hold_what_a_plain_set_holds(acts: list[tuple[bool, int]]) -> No
         assert numbers.ranges == sum(number - 1 not in plain for number in plain)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.integers(0, 60), max_size=80))
 def test_with_gaps_closed_nothing_that_was_added_is_missing_and_nothing_above_is_added(added: list[int]) -> None:
     numbers = Numbers(most_ranges=3)

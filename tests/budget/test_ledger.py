@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kvcluster.budget.ledger import FREE, Account, Ledger, account_of
 from kvcluster.errors import InvariantBroken
 from kvcluster.ids import RequestId
+from tests.examples import examples
 
 CAPACITY = 1000
 GRANTED = Account.granted("")
@@ -27,7 +28,7 @@ accounts = st.sampled_from(
 postings = st.lists(st.tuples(st.integers(-10, CAPACITY + 10), accounts, accounts), max_size=40)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(postings)
 def test_whatever_is_posted_the_accounts_sum_to_the_capacity_and_match_a_plain_count(
     acts: list[tuple[int, Account, Account]],

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kvcluster.budget.ledger import FREE, Account, Ledger, account_of
 from kvcluster.errors import InvariantBroken
 from kvcluster.ids import RequestId
+from tests.examples import examples
 
 CAPACITY = 1000
 KINDS = ["free", "granted", "request", "prefix", "retained", "quarantine"]
@@ -75,4 +76,4 @@ class LedgerModel(RuleBasedStateMachine):
 
 
 TestLedgerModel = LedgerModel.TestCase
-TestLedgerModel.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestLedgerModel.settings = settings(max_examples=examples(60), stateful_step_count=50, deadline=None)

@@ -22,6 +22,7 @@ from kvcluster.errors import OutOfBudget
 from kvcluster.ids import GrantId, RequestId
 from kvcluster.testing.clock import ManualClock
 from tests.budget.retained import Retained
+from tests.examples import examples
 
 CAPACITY = 100
 TENANTS = ("acme", "beta", "free1", "free2")
@@ -181,10 +182,10 @@ class NoQuotas(Starvation):
 
 
 TestStarvation = Starvation.TestCase
-TestStarvation.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestStarvation.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 TestNothingGuarded = NothingGuarded.TestCase
-TestNothingGuarded.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestNothingGuarded.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
 TestAllGuarded = AllGuarded.TestCase
-TestAllGuarded.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestAllGuarded.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
 TestNoQuotas = NoQuotas.TestCase
-TestNoQuotas.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestNoQuotas.settings = settings(max_examples=examples(30), stateful_step_count=40, deadline=None)

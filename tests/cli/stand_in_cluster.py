@@ -16,7 +16,7 @@ from types import ModuleType
 from kvcluster.config import Settings
 from kvcluster.services.pages.statistics import HostReport
 from kvcluster.services.statistics import DeviceReport
-from kvcluster.services.workers import Event
+from kvcluster.services.workers import Event, Finished
 from tests.batch.stand_in import EchoWorkers
 
 MIB = 2**20
@@ -47,6 +47,11 @@ class HangingCluster(EchoCluster):
             print("hanging", flush=True)
             threading.Event().wait(60)
         return super().wait(timeout_s)
+
+    def drain(self, timeout_s: float) -> Sequence[Finished]:
+        """With KVCLUSTER_TEST_HANGS=finished the last line is done by now."""
+        is_done = os.environ["KVCLUSTER_TEST_HANGS"] == "finished"
+        return [Finished(key, self.outcome(key, request)) for key, request in self._pending] if is_done else []
 
 
 def stand_in_module(opened: list[EchoCluster], kind: type[EchoCluster] = EchoCluster) -> ModuleType:

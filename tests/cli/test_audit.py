@@ -54,6 +54,15 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
     return call
 
 
+def test_what_waits_for_which_process_is_named(run: Run, figures: DeviceStatistics) -> None:
+    """The process of a hung client can be found, and so can its newer session, where it went on under another name."""
+    sessions = {"old": "orphaned", "new": "live", "other": "live"}
+    pids = {"old": 11, "new": 11, "other": 12}
+    hung = replace(figures, sessions=sessions, pids=pids, quarantined={"old": 8192})
+    listed = run((AuditedDevice("host", NODE, hung),)).stdout
+    assert "sessions  process 11 orphaned (8.0 KiB wait) and live, process 12 live" in listed
+
+
 def test_a_cluster_without_devices_says_so_and_ends_with_0(run: Run) -> None:
     result = run(())
     assert (result.exit_code, result.stdout) == (0, "no device is open on this cluster\n")

@@ -73,6 +73,26 @@ def test_a_signal_stops_the_job_and_a_second_one_does_not_disturb_the_closing(tm
     assert len(results(out)) == 1
 
 
+def test_a_signal_keeps_what_a_worker_had_finished_and_not_yet_told(tmp_path: Path) -> None:
+    given = write_input(tmp_path / "in.jsonl", line("a"), line("b"))
+    out = tmp_path / "out.jsonl"
+    with subprocess.Popen(
+        [*STAND_IN, "-i", str(given), "-o", str(out)],
+        cwd=ROOT,
+        env={**os.environ, "KVCLUSTER_TEST_HANGS": "finished"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "hanging\n"
+        job.terminate()
+        _, errors = job.communicate("go on\n", timeout=20)
+    assert (job.returncode, "Traceback" in errors) == (130, False)
+    assert sorted(results(out)) == [1, 2]
+
+
 def test_a_terminal_gets_a_bar_and_a_table_with_lines(tmp_path: Path) -> None:
     given = write_input(tmp_path / "in.jsonl", *(line(name) for name in "abc"))
     shown = on_a_terminal([*STAND_IN, "-i", str(given), "-o", str(tmp_path / "out.jsonl")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -11,8 +12,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kvcluster.cli.main import app
+from kvcluster.cli.report import write_device_table
 from kvcluster.config import ConfigError
 from kvcluster.errors import DeviceUnreachable, InvariantBroken
+from kvcluster.services.statistics import DeviceReport
+from kvcluster.units import MIB
 from tests.batch.stand_in import line, results, write_input
 from tests.cli.stand_in_cluster import EchoCluster, stand_in_module
 
@@ -68,6 +72,14 @@ def test_all_answered_is_exit_code_0_and_a_table_of_devices(run: Run, good: Path
     assert second.startswith("host:1 ")
     assert len({len(row) for row in (heading, first, second)}) == 1
     assert result.stderr.splitlines()[-1] == "2 of 2 lines, 0 failed, 6 tokens"
+
+
+def test_tokens_that_were_computed_again_have_a_column_where_there_were_any(capsys: pytest.CaptureFixture[str]) -> None:
+    report = DeviceReport("host:0", 2, 96, 4.0, MIB, MIB, MIB, 400, 100, 5, 1_234)
+    write_device_table([report, replace(report, device="host:1", recomputed_tokens=7)])
+    heading, first, second = capsys.readouterr().out.splitlines()
+    assert heading.split()[-1] == "recomputed"
+    assert (first.split()[-1], second.split()[-1]) == ("0", "7")
 
 
 def test_a_job_with_host_pages_has_a_table_of_them_below(run: Run, good: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvcluster.driver.books import AddressBook, Piece, RuleBroken, Shelf, side_by_side
+from tests.examples import examples
 
 START, GRANULES = 100, 12
 runs = st.tuples(st.booleans(), st.integers(0, GRANULES), st.integers(0, 4))
@@ -31,7 +32,7 @@ def _kernel_mappings(cells: list[int]) -> int:
     return sum(1 for _ in groupby(cells))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(runs, max_size=40))
 def test_a_shelf_allows_and_counts_what_its_granules_say(acts: list[tuple[bool, int, int]]) -> None:
     shelf, cells = Shelf(START, GRANULES, 1), [0] * GRANULES

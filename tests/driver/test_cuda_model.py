@@ -11,6 +11,7 @@ from kvcluster.driver.cuda import open_cuda_driver
 from kvcluster.driver.protocol import Driver
 from kvcluster.testing.stand_in_cuda import fresh_stand_in
 from tests.driver.driver_model import CAPACITY, DriverModel
+from tests.examples import examples
 
 GRANULE = 4 << 10
 
@@ -28,4 +29,4 @@ class CudaModel(DriverModel):
 
 
 TestCudaModel = CudaModel.TestCase
-TestCudaModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestCudaModel.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

@@ -11,6 +11,7 @@ from hypothesis import settings
 from kvcluster.driver.host import open_host_driver
 from kvcluster.driver.protocol import Driver
 from tests.driver.driver_model import CAPACITY, DriverModel
+from tests.examples import examples
 
 PAGE = mmap.PAGESIZE
 
@@ -27,4 +28,4 @@ class HostModel(DriverModel):
 
 
 TestHostModel = HostModel.TestCase
-TestHostModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestHostModel.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from kvcluster.driver.protocol import Access, Driver, PhysicalHandle
 from kvcluster.errors import DriverError, LimitReached
 from kvcluster.testing.driver_contract import Bench
 from kvcluster.testing.stand_in_cuda import fresh_stand_in
+from tests.examples import examples
 
 GRANULE = 4 << 10
 CAPACITY = 12  # granules
@@ -217,7 +219,8 @@ def _stages() -> Iterator[tuple[Stage, Stage]]:
                 stage.bench.clear()
 
 
-@settings(max_examples=400, deadline=None)
+@pytest.mark.no_cover
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(steps, min_size=5, max_size=40))
 def test_a_script_has_the_same_outcomes_and_makes_the_same_calls_on_both(script: list[Step]) -> None:
     with _stages() as (host, cuda):

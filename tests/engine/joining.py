@@ -29,7 +29,7 @@ from kvcluster.units import MIB
 GRANULE_BYTES = 4096
 CHUNK_TOKENS = 5
 NEW_TOKENS = 6
-LENGTHS = range(12, 60)
+LENGTHS = range(12, 45)
 
 
 class Joining:
@@ -114,7 +114,8 @@ def joined(model: Model, driver: HostDriver, layout: Layout, prompt: Sequence[in
     return boundary, said == wanted
 
 
-def main(folder: str) -> None:
+def found_with(folder: str) -> dict[str, tuple[int, bool]]:
+    """Of the model in `folder`, by layout and length of the prompt."""
     model = open_model(Path(folder), dtype=torch.float32, threads=1)
     driver = open_host_driver(capacity_bytes=16 * MIB, granule_bytes=GRANULE_BYTES)
     found = {}
@@ -122,8 +123,8 @@ def main(folder: str) -> None:
         for count in LENGTHS:
             prompt = torch.randint(2, 512, (count,), generator=torch.Generator().manual_seed(count)).tolist()
             found[f"{layout} {count}"] = joined(model, driver, layout, prompt)
-    print(json.dumps(found))
+    return found
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    print(json.dumps([found_with(folder) for folder in sys.argv[1:]]))

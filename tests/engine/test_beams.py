@@ -14,6 +14,7 @@ from transformers import GenerationConfig, GenerationMixin, LlamaConfig, PreTrai
 from transformers.modeling_outputs import CausalLMOutput
 
 from kvcluster.engine.beams import BeamSearch, BeamSettings, Chosen, Hypothesis
+from tests.examples import examples
 
 EarlyStopping = bool | Literal["never"]
 Following = Callable[[list[tuple[int, ...]]], torch.Tensor]  # the logits after each of these new tokens
@@ -107,7 +108,7 @@ def assert_equal(got: list[Hypothesis], want: list[tuple[list[int], float]], wid
     early_stopping=st.sampled_from([True, False, "never"]),
 )
 @example(1, 5, STEPS, frozenset({2}), -0.3, "never")  # a better one comes, which at its longest would be worse
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 def test_sequences_scores_and_order_are_those_of_generate(
     seed: int,
     width: int,

@@ -29,6 +29,15 @@ PROMPTS = tuple(
 families = pytest.mark.parametrize("family", ["llama", "qwen3", "mistral", "gemma3"])
 sliding_families = pytest.mark.parametrize("family", ["mistral", "gemma3"])
 layouts = pytest.mark.parametrize("layout", [Layout.TOKEN_MAJOR, Layout.SEQ_MAJOR])
+families_in_turns = pytest.mark.parametrize(  # each once; what is new in a test is neither family nor layout
+    ("family", "layout"),
+    [
+        ("llama", Layout.TOKEN_MAJOR),
+        ("qwen3", Layout.SEQ_MAJOR),
+        ("mistral", Layout.SEQ_MAJOR),
+        ("gemma3", Layout.TOKEN_MAJOR),
+    ],
+)
 
 
 def roomy(subject: Subject, layout: Layout) -> int:
@@ -65,8 +74,7 @@ def test_eight_prompts_at_once_get_the_texts_of_generate(
     assert service.statistics().preemptions == 0
 
 
-@families
-@layouts
+@families_in_turns
 def test_arriving_at_different_steps_changes_no_text(
     family: str, layout: Layout, subject: Subjects, worlds: Worlds
 ) -> None:
@@ -92,8 +100,7 @@ def test_a_stride_that_does_not_divide_the_granule_changes_no_text(
     assert world.run(world.open(), greedy(PROMPTS, NEW_TOKENS)) == one.wanted(PROMPTS, NEW_TOKENS)
 
 
-@families
-@layouts
+@families_in_turns
 def test_memory_so_short_that_requests_are_preempted_changes_no_text(
     family: str, layout: Layout, subject: Subjects, worlds: Worlds
 ) -> None:
@@ -104,8 +111,7 @@ def test_memory_so_short_that_requests_are_preempted_changes_no_text(
     assert service.statistics().preemptions > 0
 
 
-@families
-@layouts
+@families_in_turns
 def test_two_services_on_one_device_too_small_for_both_finish_with_the_texts_of_generate(
     family: str, layout: Layout, subject: Subjects, worlds: Worlds
 ) -> None:

@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 from kvcluster.index import token_chain
 from kvcluster.index.block_index import MOST_LOOKED_AT, BlockIndex, Listing
 from kvcluster.index.token_chain import common_tokens, packed
+from tests.examples import examples
 
 SIZE = 3
 ROOTS = st.sampled_from([b"r" * 32, b"o" * 32])
@@ -125,7 +126,7 @@ class OneOfEight:
         return self._digest
 
 
-SETTINGS = settings(max_examples=60, stateful_step_count=30, deadline=None)
+SETTINGS = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestBlockIndexModel = BlockIndexMachine.TestCase
 TestBlockIndexModel.settings = SETTINGS
 

@@ -14,6 +14,7 @@ from kvcluster.ids import RequestId
 from kvcluster.index import prefix_index, token_chain
 from kvcluster.index.prefix_index import MOST_SEEN, Match, PrefixIndex
 from kvcluster.index.token_chain import BLOCK_TOKENS, packed
+from tests.examples import examples
 
 ROOT, OTHER = b"r" * 32, b"o" * 32
 LONG = list(range(100, 100 + 5 * BLOCK_TOKENS))
@@ -235,4 +236,4 @@ def _common(one: list[int], other: list[int]) -> int:
 
 
 TestPrefixIndexModel = PrefixIndexMachine.TestCase
-TestPrefixIndexModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestPrefixIndexModel.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)

@@ -92,6 +92,7 @@ def test_what_is_remembered_of_the_dead_is_bounded() -> None:
     assert retention.remembered <= GHOSTS * 101
 
 
+@pytest.mark.no_cover
 def test_what_comes_again_and_again_outlives_what_comes_once() -> None:
     retention: Retention[int] = Retention()
     here: set[int] = set()
@@ -127,6 +128,7 @@ def test_what_went_and_comes_again_is_known_for_what_it_was() -> None:
     assert retention.victim() == 3  # 30 uses old, 1 is 31, but was used before
 
 
+@pytest.mark.no_cover
 def test_a_conversation_outlives_documents_that_come_once_while_its_user_thinks() -> None:
     retention: Retention[tuple[str, int]] = Retention()
     here: set[tuple[str, int]] = set()
@@ -186,6 +188,7 @@ def test_of_what_was_left_in_parts_only_what_is_idle_goes() -> None:
     assert retention.remembered == len(retention) == 0
 
 
+@pytest.mark.no_cover
 def test_blocks_of_one_call_are_worth_what_they_are_worth_one_by_one() -> None:
     found = []
     for together in (True, False):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kvcluster.mapping.cells import Cells, Stretch, cells_of
+from tests.examples import examples
 
 MOST = 8
 RING = 4
@@ -94,7 +95,7 @@ def _parts(draw: st.DrawFn, total: int) -> list[int]:
 
 
 TestCells = CellsMachine.TestCase
-TestCells.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestCells.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kvcluster.errors import DriverError, Quarantined
 from kvcluster.memory.handle import Handle, HandleState, bytes_of
 from kvcluster.testing.faulty_driver import failing, failing_every, failing_then, never
+from tests.examples import examples
 from tests.memory.store import BULK, CAPACITY, GRANULE, Store
 
 TENANTS = ["a", "b", "c"]
@@ -172,4 +173,4 @@ class PoolModel(RuleBasedStateMachine):
 
 
 TestPoolModel = PoolModel.TestCase
-TestPoolModel.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestPoolModel.settings = settings(max_examples=examples(60), stateful_step_count=50, deadline=None)

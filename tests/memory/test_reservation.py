@@ -12,6 +12,7 @@ from kvcluster.geometry.windows import runs_of, windows_of
 from kvcluster.ids import WindowRun
 from kvcluster.memory.reservation import ReservationState
 from kvcluster.testing.strategies import amounts, shapes
+from tests.examples import examples
 from tests.memory.reservations import MOST, bulk, given_windows, handles, reservation
 
 
@@ -109,7 +110,7 @@ def test_one_growth_is_what_more_tokens_can_take_and_never_more_than_is_left() -
     assert mine.growth_bytes(16) == 0
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(shapes(), amounts(40), st.data())
 def test_held_windows_equal_a_plain_set_whatever_was_committed_and_given_back(
     shape: Shape, tokens: list[int], data: st.DataObject

@@ -15,6 +15,7 @@ from kvcluster.ids import WindowRun
 from kvcluster.memory.handle import Handle
 from kvcluster.memory.reservation import ReservationState
 from kvcluster.memory.shared_prefix import Extent, SharedPrefix
+from tests.examples import examples
 from tests.memory.reservations import MOST, SHAPE, bulk, given_windows, handles, reservation
 
 SLIDING = Shape((GroupShape(1, 256), GroupShape(1, 256, Keeps.RING, 3), GroupShape(1, 256, Keeps.SNAPSHOT, 2)), 4096)
@@ -82,7 +83,7 @@ def test_a_growth_never_counts_what_is_shared() -> None:
     assert mine.growth_bytes(160) == 2 * 4096
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.tuples(st.sampled_from(["grow", "back", "use", "part"]), st.integers(1, MOST), st.randoms())))
 def test_own_and_shared_windows_equal_plain_sets_whatever_is_done(steps: list[tuple[str, int, Random]]) -> None:
     mine, own = reservation(), dict[Window, Handle]()

@@ -15,6 +15,7 @@ from kvcluster.geometry.residency import GroupShape, Keeps, Shape
 from kvcluster.ids import HandleId, RequestId, WindowRun
 from kvcluster.memory.handle import Handle, HandleState
 from kvcluster.memory.shared_prefix import Extent, PrefixState, SharedPrefix, SharedPrefixes
+from tests.examples import examples
 
 GRANULE = 4096
 SHAPE = Shape((GroupShape(1, 256), GroupShape(2, 128)), GRANULE)
@@ -183,7 +184,7 @@ class PrefixModel(RuleBasedStateMachine):
 
 
 TestPrefixModel = PrefixModel.TestCase
-TestPrefixModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestPrefixModel.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 
 
 @given(st.integers(1, 400), st.integers(1, 400))

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kvcluster.errors import OutOfBlocks
 from kvcluster.paged.cache import PagedKvCache
+from tests.examples import examples
 from tests.paged.paged_model import SIZE, rows, small_pool, values_of
 
 
@@ -120,4 +121,4 @@ class PagedCacheMachine(RuleBasedStateMachine):
 
 
 TestPagedCache = PagedCacheMachine.TestCase
-TestPagedCache.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPagedCache.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

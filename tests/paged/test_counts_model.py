@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from kvcluster.errors import OutOfBlocks
 from kvcluster.paged.counts import BlockCounts, generation_of, number_of
+from tests.examples import examples
 
 BLOCKS = 6
 
@@ -133,4 +134,4 @@ class CountsMachine(RuleBasedStateMachine):
 
 
 TestCounts = CountsMachine.TestCase
-TestCounts.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+TestCounts.settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)

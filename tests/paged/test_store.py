@@ -22,6 +22,7 @@ from kvcluster.errors import LimitReached
 from kvcluster.geometry.model import KvGeometry, LayerGroup
 from kvcluster.paged.shape import PageShape
 from kvcluster.paged.store import PageStore, attach_store, open_store
+from tests.examples import examples
 from tests.paged.store_child import BLOCKS, DTYPE, SHAPE, kernel_mappings
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +107,7 @@ CHANGES = st.tuples(st.sets(st.integers(0, 19), max_size=8), st.sampled_from([Ac
 
 
 @given(st.lists(CHANGES, max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_mappings_are_counted_as_the_kernel_counts_them(changes: list[tuple[set[int], Access]]) -> None:
     store = open_store(SHAPE, 20, DTYPE)
     try:

@@ -16,6 +16,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from kvcluster.errors import OutOfBlocks
 from kvcluster.paged.block_table import BlockTable, BlockTables, Growth
 from kvcluster.paged.counts import BlockCounts, number_of
+from tests.examples import examples
 
 SIZE = 4
 
@@ -177,4 +178,4 @@ class TablesMachine(RuleBasedStateMachine):
 
 
 TestTables = TablesMachine.TestCase
-TestTables.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestTables.settings = settings(max_examples=examples(150), stateful_step_count=30, deadline=None)

@@ -1,4 +1,4 @@
-"""A client of host pages in a process of its own, without Ray: see `tests.pages.nursery`, which starts it.
+"""A client of host pages in a process of its own, without Ray: see `tests.nursery`, which starts it.
 
 Commands come in on standard input, frames and answers go out, as with `tests.services.child`.
 """
@@ -19,7 +19,7 @@ from kvcluster.ids import new_session
 from kvcluster.index.token_chain import packed
 from kvcluster.paged.shape import PageShape
 from kvcluster.paged.store import PageStore, attach_store
-from kvcluster.services.correspondence import Correspondence
+from kvcluster.services.correspondence import Correspondence, Traffic
 from kvcluster.services.pages.asks import Fork
 from kvcluster.services.pages.port import PagePort
 from kvcluster.wire import messages as wire
@@ -27,9 +27,10 @@ from kvcluster.wire.socket import Reclaim
 from tests.pages.frames import GROUPS
 from tests.pages.world import GEOMETRY, PITCH_BYTES, ROOT, SIZE, Writer
 from tests.services.child import PipeReply
+from tests.services.ways import Way
 
 
-class PipeTransport:
+class PipeTransport(Way):
     """Frames through standard output."""
 
     def __init__(self, attach: AttachClient) -> None:
@@ -52,7 +53,7 @@ class Child:
         attach = open_attach_client(address, session, timeout_s=20)
         self.transport = PipeTransport(attach)
         self.port = PagePort(session, attach.welcome, _attached(attach), self.transport)
-        self.letters = Correspondence(session, attach.welcome.epoch)
+        self.letters = Correspondence(session, attach.welcome.epoch, Traffic())
         self.writers: list[Writer] = []
 
     def begin(self, prompt: list[int]) -> int:

@@ -160,7 +160,7 @@ def test_whoever_dies_with_a_block_that_it_kept_of_a_fork_leaves_it_in_quarantin
         child.close()
         parent.grow(7)
         host.service.disconnected(client.session)
-        assert (host.blocks("quarantine"), host.blocks("free")) == (1, 15)
+        assert (host.blocks("quarantine"), host.blocks("prefix"), host.blocks("free")) == (1, 1, 14)
         host.service.gone(client.session)
         assert host.blocks("free") == 16
 

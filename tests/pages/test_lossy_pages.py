@@ -15,6 +15,7 @@ from kvcluster.budget.quotas import Quotas
 from kvcluster.index.token_chain import packed
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply
+from tests.examples import examples
 from tests.pages.frames import GROUPS, PageHost
 from tests.pages.world import PITCH_BYTES, ROOT, SIZE
 from tests.services.lossy import Far, LossyMachine
@@ -156,4 +157,4 @@ class LossyPages(LossyMachine):
 
 
 TestLossyPages = LossyPages.TestCase
-TestLossyPages.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestLossyPages.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

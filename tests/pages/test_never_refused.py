@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kvcluster.errors import NeverFits, OutOfBudget
 from kvcluster.services.queue import GROWTH_TOKENS
 from kvcluster.units import ceil_div
+from tests.examples import examples
 from tests.pages.frames import MOST_TOKENS, Asker, page_host
 from tests.pages.world import PITCH_BYTES, SIZE
 
@@ -129,4 +130,4 @@ class AskingMachine(RuleBasedStateMachine):
 
 
 TestNeverRefused = AskingMachine.TestCase
-TestNeverRefused.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestNeverRefused.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)

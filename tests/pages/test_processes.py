@@ -13,7 +13,7 @@ import torch
 from kvcluster.attach.server import open_attach_server
 from kvcluster.paged.block_pool import BlockPool
 from kvcluster.services.pages.local import page_service
-from tests.pages.nursery import Nursery
+from tests.nursery import Nursery
 from tests.pages.world import PITCH_BYTES, SIZE
 from tests.piped import TIMEOUT_S, Piped
 
@@ -34,7 +34,7 @@ class Host:
         self._children: list[Piped] = []
 
     def child(self, *, failpoints: str = "") -> Piped:
-        self._children.append(Piped(self._nursery.born(self.server.address.replace("\0", "@"), failpoints)))
+        self._children.append(Piped(self._nursery.born(self.server.address.replace("\0", "@"), failpoints=failpoints)))
         self._children[-1].answered = self.service.frame
         assert self._children[-1].answer() == "ready"
         return self._children[-1]
@@ -62,7 +62,7 @@ class Host:
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    opened = Nursery()
+    opened = Nursery("tests.pages.child")
     yield opened
     opened.close()
 

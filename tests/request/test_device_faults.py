@@ -20,6 +20,7 @@ from kvcluster.testing.invariants import assert_ledger_balances
 from kvcluster.testing.tidy_driver import TidyDriver
 from tests.request.conftest import PROMPTS
 from tests.request.world import Results, World
+from tests.services.ways import Way
 
 ASKED = {key: CompletionRequest(PROMPTS[key], max_tokens=25, temperature=0, ignore_eos=True) for key in range(2)}
 
@@ -142,15 +143,15 @@ def test_a_device_that_is_gone_comes_out_of_step(model: Model, tokenizer: Tokeni
     service = open_request_service(model, tokenizer, port, RequestSettings(), clock=world.clock)
     service.submit(0, ASKED[0])
     service.step()
-    way, port.transport = port.transport, Gone()
+    way, port.exchange.line = port.transport, Gone()
     with pytest.raises(DeviceUnreachable):
         world.finish([service])
-    port.transport = way
+    port.exchange.line = way
     service.close()
     world.close()
 
 
-class Gone:
+class Gone(Way):
     """A transport whose device does not answer."""
 
     def send(self, frame: bytes) -> Gone:

@@ -7,8 +7,9 @@ once (a late reply) or only then (a late frame). Whoever waits for it gets it at
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,16 @@ from kvcluster.services.transport import PendingReply, Transport
 from kvcluster.wire.socket import Reclaim
 from tests.request.conftest import PROMPTS
 from tests.request.world import World
+from tests.services.ways import Way
 
 Worlds = Callable[..., World]
 Greedy = Callable[[tuple[int, ...], int], list[int]]
 LENGTHS = (30, 22, 41, 17)
+
+
+def in_turns(orders: Iterable[Any]) -> list[tuple[Any, bool]]:
+    """Every order once: of one the replies are late, of the next the frames. One actor alone has both of each."""
+    return list(zip(orders, itertools.cycle((False, True)), strict=False))
 
 
 class LateReply:
@@ -49,7 +56,7 @@ class LateReply:
         return self._data
 
 
-class Slow:
+class Slow(Way):
     """A transport whose frames are late by what `looks` says, one after the other."""
 
     def __init__(self, inner: Transport, looks: Iterator[int], *, frame_is_late: bool) -> None:
@@ -78,7 +85,7 @@ class Slow:
 
 def open_slow(world: World, looks: Sequence[int], *, frame_is_late: bool) -> RequestService:
     port = world.device.open_port()
-    port.transport = Slow(port.transport, itertools.cycle(looks), frame_is_late=frame_is_late)
+    port.exchange.line = Slow(port.transport, itertools.cycle(looks), frame_is_late=frame_is_late)
     service = open_request_service(world.model, world.tokenizer, port, RequestSettings(), clock=world.clock)
     world.services.append(service)
     return service
@@ -107,8 +114,9 @@ def test_late_replies_change_no_text_and_cost_no_message(
     assert slow.statistics().control_messages <= quick.statistics().control_messages
 
 
-@pytest.mark.parametrize("frame_is_late", [False, True])
-@pytest.mark.parametrize("orders", list(itertools.product([(0, 1), (2, 0), (1, 4), (3, 3)], repeat=2)))
+@pytest.mark.parametrize(
+    ("orders", "frame_is_late"), in_turns(itertools.product([(0, 1), (2, 0), (1, 4), (3, 3)], repeat=2))
+)
 def test_two_actors_with_too_little_memory_finish_however_late_each_one_s_replies_are(
     worlds: Worlds, wanted: dict[int, str], orders: tuple[tuple[int, ...], tuple[int, ...]], frame_is_late: bool
 ) -> None:
@@ -122,8 +130,7 @@ def test_two_actors_with_too_little_memory_finish_however_late_each_one_s_replie
     assert sum(service.statistics().refusals for service in services) > 0
 
 
-@pytest.mark.parametrize("frame_is_late", [False, True])
-@pytest.mark.parametrize("looks", list(itertools.permutations((0, 1, 2, 3))))
+@pytest.mark.parametrize(("looks", "frame_is_late"), in_turns(itertools.permutations((0, 1, 2, 3))))
 def test_several_frames_of_one_boundary_may_be_answered_in_any_order(
     worlds: Worlds,
     wanted: dict[int, str],

@@ -30,6 +30,7 @@ from kvcluster.testing.invariants import assert_ledger_balances
 from kvcluster.testing.tidy_driver import TidyDriver
 from tests.request.asking import asked, prompt, wide
 from tests.request.world import Results, World
+from tests.services.ways import Way
 
 Requests = dict[int, CompletionRequest]
 MOVING: Requests = {0: asked(prompt(0, 20), 14), 1: asked(prompt(1, 20), 30)}
@@ -185,7 +186,7 @@ def test_a_host_that_is_gone_at_any_frame_comes_out_of_step_and_has_everything_b
     for number in itertools.count(1):
         failure = Failing(number)
         with scenes(granules) as scene:
-            scene.port.transport = Unreachable(scene.port.transport, failure)
+            scene.port.exchange.line = Unreachable(scene.port.exchange.line, failure)
             was_over = is_over(scene, requests)
         if was_over:
             assert number > 5
@@ -201,7 +202,7 @@ def is_over(scene: Scene, requests: Requests) -> bool:
     return True
 
 
-class Unreachable:
+class Unreachable(Way):
     """A way on which frame number `failure.at` is not answered, nor any after it."""
 
     def __init__(self, inner: Any, failure: Failing) -> None:

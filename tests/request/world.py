@@ -38,6 +38,7 @@ class World:
     granule_bytes: int = GRANULE_BYTES
     blocks: int = 0
     block_size: int = 4
+    grace_s: float = 0.0
     driver_of: Callable[..., Driver] = open_host_driver
     clock: ManualClock = field(default_factory=ManualClock)
     services: list[RequestService] = field(default_factory=list)
@@ -47,7 +48,9 @@ class World:
     def __post_init__(self) -> None:
         capacity_bytes = self.granules * self.granule_bytes
         driver = self.driver_of(capacity_bytes=capacity_bytes, granule_bytes=self.granule_bytes)
-        memory = MemorySettings(capacity_bytes, self.granule_bytes, pool_bytes=capacity_bytes // 4)
+        memory = MemorySettings(
+            capacity_bytes, self.granule_bytes, pool_bytes=capacity_bytes // 4, grace_s=self.grace_s
+        )
         self.device = open_local_device(driver, memory, clock=self.clock)
         if self.blocks:
             pitch_bytes = PageShape.of(self.model.geometry, block_size=self.block_size).pitch_bytes

@@ -1,7 +1,7 @@
 """A client in a process of its own, without Ray: commands come in on standard input, frames and answers go out.
 
-Run as `python -m tests.services.child ADDRESS CAPACITY_BYTES GPU`; "" is the host. A line "frame HEX" is a frame, whose
-reply is the next line that comes in; any other line answers the command.
+`tests.nursery` starts it. A line "frame HEX" is a frame, whose reply is the next line that comes in; any other line
+answers the command.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from kvcluster.services.port import DevicePort
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 from kvcluster.wire.socket import Reclaim
+from tests.services.ways import Way
 
 GEOMETRY = KvGeometry.uniform(layers=2, kv_heads=1, head_dim=16, element_bytes=4)  # 256 bytes a token
+
 MOST = 4096
 
 
@@ -40,7 +42,7 @@ class PipeReply:
         return bytes.fromhex(sys.stdin.readline())
 
 
-class PipeTransport:
+class PipeTransport(Way):
     """Frames through standard output, descriptors through the attach socket."""
 
     def __init__(self, attach: AttachClient, imports: Imports) -> None:
@@ -56,6 +58,12 @@ class PipeTransport:
 
     def settled(self, handles: Sequence[PhysicalHandle]) -> None:
         self._imports.settled(handles)
+
+    def hold(self, handles: Sequence[PhysicalHandle]) -> None:
+        self._imports.hold(handles)
+
+    def let_go(self, handles: Sequence[PhysicalHandle]) -> None:
+        self._imports.let_go(handles)
 
     def pushes(self) -> tuple[Reclaim, ...]:
         return self._imports.pushes()
@@ -143,9 +151,10 @@ def _driver(gpu: str, granule_bytes: int, capacity_bytes: int) -> Driver:
     return open_host_driver(granule_bytes=granule_bytes, capacity_bytes=capacity_bytes)
 
 
-def main() -> None:
+def serve(address: str, capacity_bytes: str, gpu: str) -> None:
+    """Be a client of the device at this address; "" is the host's."""
     signal.alarm(120)  # whatever a test does, this process ends
-    child = Child(sys.argv[1].replace("@", "\0"), int(sys.argv[2]), sys.argv[3])
+    child = Child(address.replace("@", "\0"), int(capacity_bytes), gpu)
     print(json.dumps("ready"), flush=True)
     while line := sys.stdin.readline():
         verb, *arguments = json.loads(line)
@@ -157,7 +166,3 @@ def main() -> None:
             names = ("device", "epoch", "number", "tokens", "reusable_tokens")
             answer = {name: getattr(answer, name) for name in names}
         print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    main()

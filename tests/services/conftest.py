@@ -6,9 +6,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kvcluster.testing.stand_in_cuda import fresh_stand_in
+from kvcluster.testing.stand_in_cuda import environment, fresh_stand_in
+from tests.nursery import Nursery
 from tests.services.device_world import Device, DeviceWorld
 from tests.services.world import GRANULE, Sizes, WireClient, World
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Where clients in processes of their own come from; those of a stand-in's GPU find its library."""
+    opened = Nursery("tests.services.child", environment())
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

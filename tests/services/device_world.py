@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kvcluster.budget.governor import Limits
 from kvcluster.budget.quotas import Quotas
 from kvcluster.driver.cuda import open_cuda_driver
 from kvcluster.errors import KvClusterError, NotShareable
@@ -45,6 +44,7 @@ class Device:
     pool: int = 4
     bulk: int = 0
     quotas: Quotas = field(default_factory=Quotas)
+    grace_s: float = 0.0
 
 
 class DeviceWorld:
@@ -59,7 +59,12 @@ class DeviceWorld:
         )
         self.driver = FaultyDriver(self._tidy)
         memory = MemorySettings(
-            capacity_bytes, GRANULE, device.pool * GRANULE, Limits(), device.quotas, device.bulk * GRANULE
+            capacity_bytes,
+            GRANULE,
+            device.pool * GRANULE,
+            quotas=device.quotas,
+            bulk_bytes=device.bulk * GRANULE,
+            grace_s=device.grace_s,
         )
         self.service = DeviceService(self.driver, DeviceSettings("host", memory), clock=self.clock)
 

@@ -2,38 +2,46 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from types import MappingProxyType
 
 from kvcluster.attach.server import open_attach_server
 from kvcluster.driver.cuda import open_cuda_driver
 from kvcluster.driver.host import open_host_driver
 from kvcluster.driver.protocol import Driver
-from kvcluster.failpoints import ENVIRONMENT
 from kvcluster.services.device import DeviceService, DeviceSettings
 from kvcluster.services.device_memory import MemorySettings
 from kvcluster.services.statistics import DeviceStatistics
 from kvcluster.testing.stand_in_cuda import environment, fresh_stand_in
-from tests.piped import TIMEOUT_S, Piped, started
+from tests.nursery import NO_ENV, Nursery
+from tests.piped import TIMEOUT_S, Piped
 
 GRANULE = 4096
-NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
 class Host:
-    """The device, on the host or on a GPU, which children find by `env`. `close` ends its children first."""
+    """The device, on the host or on a GPU, which children find by `env`; they come from the nursery, if there is one.
 
-    def __init__(self, granules: int = 1024, *, gpu: str = "", env: Mapping[str, str] = NO_ENV) -> None:
+    `close` ends its children first.
+    """
+
+    def __init__(
+        self,
+        granules: int = 1024,
+        *,
+        nursery: Nursery | None = None,
+        gpu: str = "",
+        env: Mapping[str, str] = NO_ENV,
+        grace_s: float = 0.0,
+    ) -> None:
         capacity_bytes = granules * GRANULE
-        self._gpu, self._env = gpu, env
+        self._nursery, self._gpu, self._env = nursery, gpu, env
         self.driver: Driver = (
             open_cuda_driver(gpu) if gpu else open_host_driver(granule_bytes=GRANULE, capacity_bytes=capacity_bytes)
         )
-        memory = MemorySettings(capacity_bytes, GRANULE, pool_bytes=64 * GRANULE)
+        memory = MemorySettings(capacity_bytes, GRANULE, pool_bytes=64 * GRANULE, grace_s=grace_s)
         self.service = DeviceService(self.driver, DeviceSettings("host", memory), clock=time.monotonic)
         self.server = open_attach_server("host", self.service)
         self._capacity_bytes = capacity_bytes
@@ -43,10 +51,9 @@ class Host:
 
     def child(self, *, failpoints: str = "") -> Piped:
         """A new client; a failpoint that is armed in it may kill it."""
-        address = self.server.address.replace("\0", "@")
-        command = [sys.executable, "-m", "tests.services.child", address, str(self._capacity_bytes), self._gpu]
-        armed = {ENVIRONMENT: failpoints} if failpoints else {}
-        self._children.append(Piped(started(command, {**self._env, **armed})))
+        assert self._nursery is not None
+        words = (self.server.address.replace("\0", "@"), str(self._capacity_bytes), self._gpu)
+        self._children.append(Piped(self._nursery.born(*words, env=self._env, failpoints=failpoints)))
         self._children[-1].answered = self.frame
         assert self._children[-1].answer() == "ready"
         return self._children[-1]
@@ -88,13 +95,13 @@ class Host:
 
 
 @contextmanager
-def opened_host(kind: str) -> Iterator[Host]:
+def opened_host(kind: str, nursery: Nursery) -> Iterator[Host]:
     """A device of the "host", or with "cuda" a GPU's of a stand-in whose granule is as small."""
     with ExitStack() as opened:
         if kind == "cuda":
             opened.enter_context(fresh_stand_in(GRANULE=GRANULE))
-            host = Host(gpu="cuda:0", env=environment(GRANULE=GRANULE))
+            host = Host(nursery=nursery, gpu="cuda:0", env=environment(GRANULE=GRANULE))
         else:
-            host = Host()
+            host = Host(nursery=nursery)
         opened.callback(host.close)
         yield host

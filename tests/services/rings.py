@@ -44,9 +44,10 @@ def wrong_rows(memory: SequenceMemory, stop: int) -> list[tuple[int, int, int]]:
     for layer in range(3):
         first = 0 if layer == 0 else max(0, stop + 1 - WINDOW)
         span = views.groups[min(layer, 1)].narrowed(first, stop).block[max(0, layer - 1)]
-        for side, token in itertools.product(range(2), range(first, stop)):
-            if not bool((span[side, 0, token - first] == row(layer, side, token)).all()):
-                found.append((layer, side, token))
+        for side in range(2):
+            expected = torch.tensor([row(layer, side, token) for token in range(first, stop)])
+            wrong = (span[side, 0] != expected[:, None]).any(dim=1)
+            found += [(layer, side, first + int(place)) for place in wrong.nonzero()]
     return found
 
 

@@ -20,6 +20,7 @@ from kvcluster.services.asks import Ask, End, Grow, Shed
 from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory
 from kvcluster.testing.faulty_driver import failing, failing_every, failing_then, never
 from kvcluster.testing.invariants import assert_ledger_balances
+from tests.examples import examples
 from tests.services.gpu_model import OnGpu
 from tests.services.world import (
     GRANULE,
@@ -239,7 +240,7 @@ class DeviceModel(RuleBasedStateMachine):
 
 
 TestDeviceModel = DeviceModel.TestCase
-TestDeviceModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestDeviceModel.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
 
 
 class GpuModel(OnGpu, DeviceModel):
@@ -247,4 +248,4 @@ class GpuModel(OnGpu, DeviceModel):
 
 
 TestGpuModel = GpuModel.TestCase
-TestGpuModel.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestGpuModel.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

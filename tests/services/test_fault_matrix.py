@@ -117,9 +117,12 @@ def test_a_verb_that_fails_at_any_call_leaves_books_that_sum(
 def test_a_verb_whose_undo_fails_too_at_any_call_leaves_books_that_sum(
     open_world: OpenWorld, verb: Callable[[World, SequenceMemory], None]
 ) -> None:
-    for first, second in itertools.product(range(1, 40), range(1, 6)):
-        made = attempt(open_world(Sizes(pool=0)), verb, failing_then(first, second), Layout.SEQ_MAJOR)
-        assert_consistent(made)
+    for first in itertools.count(1):
+        for second in range(1, 6):
+            made = attempt(open_world(Sizes(pool=0)), verb, failing_then(first, second), Layout.SEQ_MAJOR)
+            assert_consistent(made)
+            if len(made.failed_calls) < 2:  # so many calls do not follow
+                break
         if not made.failed_calls:
             break
     assert first > 1

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from kvcluster.driver.gate import Meanwhile, capture_gate
 from kvcluster.errors import NeverFits
+from kvcluster.memory.pool import MOST_AT_ONCE
 from kvcluster.services.filler import Filler
 from kvcluster.testing.faulty_driver import failing_every
-from tests.services.device_world import GRANULE, Device, DeviceWorld, refused, windows
+from tests.services.device_world import GRANULE, TOKENS, Device, DeviceWorld, refused, windows
 
 OpenWorld = Callable[[Device], DeviceWorld]
 
@@ -114,6 +116,46 @@ def test_the_filler_waits_for_a_capture_and_holds_up_nobody_meanwhile(world: Dev
     assert not filling.is_alive()
     assert creates(world) > 0
     request.grow(16, 1)
+
+
+# --- what a death leaves --------------------------------------------------------------------------------------------
+
+
+def died_with_200_of_300(open_device: OpenWorld) -> DeviceWorld:
+    """The device, which has one other client."""
+    world = open_device(Device(capacity=300, pool=8))
+    world.client()
+    dying = world.client()
+    dying.open(max_tokens=200 * TOKENS).grow(200 * TOKENS, 200)
+    world.service.gone(dying.session)
+    return world
+
+
+def test_what_a_dead_client_had_is_free_at_once_and_released_a_part_at_a_time(open_device: OpenWorld) -> None:
+    world = died_with_200_of_300(open_device)
+    assert (world.granules("free"), world.pooled()) == (300, 200 - MOST_AT_ONCE)
+    steps = [world.pooled()]
+    while world.service.fill():
+        steps.append(world.pooled())
+    steps.append(world.pooled())
+    assert steps[-1] == 8
+    assert all(0 < before - after <= MOST_AT_ONCE for before, after in pairwise(steps))
+
+
+def test_who_asks_before_all_of_it_is_released_is_served(open_device: OpenWorld) -> None:
+    world = died_with_200_of_300(open_device)
+    world.client().open(max_tokens=290 * TOKENS).grow(290 * TOKENS, 290)
+    assert (world.granules("request"), world.granules("free")) == (290, 10)
+
+
+def test_without_a_client_all_of_it_goes_a_part_at_a_time(open_device: OpenWorld) -> None:
+    world = died_with_200_of_300(open_device)
+    for name in world.seen().sessions:
+        world.service.gone(name)
+    assert world.pooled() > 0
+    while world.service.fill():
+        assert world.granules("free") == 300
+    assert world.pooled() == 0
 
 
 # --- capacity -------------------------------------------------------------------------------------------------------

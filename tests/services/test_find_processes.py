@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.nursery import Nursery
 from tests.piped import Piped
 from tests.services.processes import GRANULE, Host, opened_host
 
@@ -16,9 +17,9 @@ GRANULES = 16
 
 
 @pytest.fixture(params=["host", "cuda"])
-def host(request: pytest.FixtureRequest, nothing_left: None) -> Iterator[Host]:
+def host(request: pytest.FixtureRequest, nursery: Nursery, nothing_left: None) -> Iterator[Host]:
     """A device of the host, and a GPU's of a stand-in whose granule is as small."""
-    with opened_host(request.param) as host:
+    with opened_host(request.param, nursery) as host:
         yield host
 
 

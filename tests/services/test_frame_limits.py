@@ -80,6 +80,7 @@ def test_more_than_a_frame_carries_may_wait_for_one_fence_and_comes_back_in_seve
     memories[-1].commit(16, memories[-1].grant(16))
 
 
+@pytest.mark.no_cover
 def test_a_leave_for_each_prefix_is_counted_before_anything_is_unmapped(open_world: OpenWorld) -> None:
     """820 memories of three prefixes each: two releases at most and three leaves, each."""
     prefixes, count = 3, 820

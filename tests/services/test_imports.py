@@ -23,6 +23,7 @@ from kvcluster.testing.faulty_driver import FaultyDriver, failing_every, failing
 from kvcluster.wire.socket import Reclaim
 from tests.services.child import GEOMETRY
 from tests.services.processes import GRANULE, TIMEOUT_S, Host
+from tests.services.ways import Way
 from tests.services.world import digest, fill
 
 
@@ -37,7 +38,7 @@ class Answered:
         return self._data
 
 
-class Client:
+class Client(Way):
     """A client in this process, over the attach socket as if it were another one. A transport of its own."""
 
     def __init__(self, host: Host, attach: AttachClient, *, most: int | None) -> None:
@@ -54,6 +55,12 @@ class Client:
 
     def settled(self, handles: Sequence[PhysicalHandle]) -> None:
         self.imports.settled(handles)
+
+    def hold(self, handles: Sequence[PhysicalHandle]) -> None:
+        self.imports.hold(handles)
+
+    def let_go(self, handles: Sequence[PhysicalHandle]) -> None:
+        self.imports.let_go(handles)
 
     def pushes(self) -> tuple[Reclaim, ...]:
         return self.imports.pushes()

@@ -14,6 +14,7 @@ from kvcluster.services.device_memory import MemorySettings
 from kvcluster.testing.clock import ManualClock
 from kvcluster.testing.tidy_driver import TidyDriver
 from kvcluster.wire import messages as wire
+from tests.examples import examples
 from tests.services.lossy import Far, LossyMachine
 from tests.services.world import (
     GRANULE,
@@ -117,4 +118,4 @@ class LossyWire(LossyMachine):
 
 
 TestLossyWire = LossyWire.TestCase
-TestLossyWire.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestLossyWire.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

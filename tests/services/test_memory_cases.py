@@ -62,6 +62,7 @@ def closed_whole(world: World) -> None:
     assert world.driver.memory_info().held_bytes == 0
 
 
+@pytest.mark.no_cover
 def test_a_snapshot_in_the_middle_of_others_work_is_of_one_moment(world: World) -> None:
     over = threading.Event()
     seen: list[DeviceStatistics] = []

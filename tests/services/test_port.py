@@ -19,6 +19,7 @@ from kvcluster.testing.arming import armed
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import encode
 from kvcluster.wire.socket import Reclaim
+from tests.services.ways import Way
 from tests.services.world import GEOMETRY, World
 
 
@@ -32,7 +33,7 @@ class Lost:
         raise DeviceUnreachable(device="host", reason=f"no reply within {timeout_s:.0f} s")
 
 
-class Flaky:
+class Flaky(Way):
     """A transport that asks `before_redeeming` first, and loses replies once `loses` is set."""
 
     def __init__(self, inner: Transport) -> None:

@@ -24,6 +24,7 @@ from kvcluster.services.asks import Grow, Join
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence import MemoryState, SequenceMemory
 from kvcluster.testing.faulty_driver import failing, never
+from tests.examples import examples
 from tests.services.prefixes import own_pieces
 from tests.services.world import GRANULE, TOKENS, Sizes, World, digest
 
@@ -219,7 +220,7 @@ class SharersOfFourFragments(Sharers):
 
 
 _SETTINGS = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(30), stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestSharers = Sharers.TestCase
 TestSharers.settings = _SETTINGS

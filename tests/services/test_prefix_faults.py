@@ -171,10 +171,13 @@ def test_a_verb_that_fails_at_any_call_leaves_books_that_sum(
 def test_a_verb_whose_undo_fails_too_at_any_call_leaves_books_that_sum(
     open_world: OpenWorld, verb: Callable[[Scene], None]
 ) -> None:
-    for first, second in itertools.product(range(1, 60), range(1, 5)):
-        made = attempt(open_world(Sizes(pool=0, capacity=128)), verb, failing_then(first, second))
-        assert_consistent(made)
-        assert_ends_whole(made)
+    for first in itertools.count(1):
+        for second in range(1, 5):
+            made = attempt(open_world(Sizes(pool=0, capacity=128)), verb, failing_then(first, second))
+            assert_consistent(made)
+            assert_ends_whole(made)
+            if len(made.failed_calls) < 2:  # so many calls do not follow
+                break
         if not made.failed_calls:
             break
     assert first > 1

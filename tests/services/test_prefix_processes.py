@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.nursery import Nursery
 from tests.piped import Piped
 from tests.services.processes import GRANULE, Host, opened_host
 
@@ -17,9 +18,9 @@ PREFIX_BYTES = PREFIX_GRANULES * GRANULE
 
 
 @pytest.fixture(params=["host", "cuda"])
-def host(request: pytest.FixtureRequest, nothing_left: None) -> Iterator[Host]:
+def host(request: pytest.FixtureRequest, nursery: Nursery, nothing_left: None) -> Iterator[Host]:
     """A device of the host, and a GPU's of a stand-in whose granule is as small."""
-    with opened_host(request.param) as host:
+    with opened_host(request.param, nursery) as host:
         yield host
 
 

@@ -16,6 +16,7 @@ from kvcluster.geometry.residency import GroupShape, Shape
 from kvcluster.ids import RequestId
 from kvcluster.memory.shared_prefix import Extent, SharedPrefix, SharedPrefixes
 from kvcluster.services.retained import MOST_EMPTY, RetainedPrefixes
+from tests.examples import examples
 
 SHAPE = Shape((GroupShape(1, 256),), 4096)
 TENANTS = ("", "other", "acme")
@@ -212,7 +213,7 @@ def lines_of(made: Callable[[Shelves, int], list[SharedPrefix]], count: int) -> 
         for prefix in prefixes[:: count // 100]:
             shelves.joined(prefix)
     with counted_lines() as evicting:
-        gone = [shelves.evicted_one() for _ in range(count // 2)]
+        gone = [shelves.evicted_one() for _ in range(min(count // 2, 1_000))]
     return joining[0] / 100, evicting[0] / len(gone)
 
 
@@ -280,4 +281,4 @@ class RetainedModel(RuleBasedStateMachine):
 
 
 TestRetainedModel = RetainedModel.TestCase
-TestRetainedModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestRetainedModel.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)

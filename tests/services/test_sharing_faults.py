@@ -189,11 +189,14 @@ def test_a_verb_that_fails_at_any_call_leaves_books_that_sum(
 def test_a_verb_whose_undo_fails_too_at_any_call_leaves_books_that_sum(
     open_scene: OpenScene, verb: Callable[[Scene], None]
 ) -> None:
-    for first, second in itertools.product(range(1, 30), (1, 2, 3)):
-        scene = open_scene()
-        _, failed = attempt(scene, verb, failing_then(first, second))
-        scene.world.seen()
-        scene.ends()
+    for first in itertools.count(1):
+        for second in (1, 2, 3):
+            scene = open_scene()
+            _, failed = attempt(scene, verb, failing_then(first, second))
+            scene.world.seen()
+            scene.ends()
+            if len(failed) < 2:  # so many calls do not follow
+                break
         if not failed:
             break
 

@@ -16,6 +16,7 @@ from kvcluster.geometry.residency import Keeps, Shape
 from kvcluster.geometry.windows import Window, runs_of
 from kvcluster.testing.faulty_driver import Plan, failing_named, never
 from kvcluster.wire import messages as wire
+from tests.examples import examples
 from tests.services.device_world import GRANULE, ROOT, refused
 from tests.services.sharing.expected import Expected
 from tests.services.sharing.parts import (
@@ -375,4 +376,4 @@ class SharingModel(Expected):
 
 
 TestSharingModel = SharingModel.TestCase
-TestSharingModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestSharingModel.settings = settings(max_examples=examples(60), stateful_step_count=60, deadline=None)

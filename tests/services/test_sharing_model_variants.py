@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import settings
 
+from tests.examples import examples
 from tests.services.gpu_model import OnGpu
 from tests.services.test_sharing_model import SharingModel
 
@@ -15,7 +16,7 @@ class BulkSharingModel(SharingModel):
 
 
 TestBulkSharingModel = BulkSharingModel.TestCase
-TestBulkSharingModel.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)
+TestBulkSharingModel.settings = settings(max_examples=examples(30), stateful_step_count=60, deadline=None)
 
 
 class GpuSharingModel(OnGpu, SharingModel):
@@ -23,4 +24,4 @@ class GpuSharingModel(OnGpu, SharingModel):
 
 
 TestGpuSharingModel = GpuSharingModel.TestCase
-TestGpuSharingModel.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)
+TestGpuSharingModel.settings = settings(max_examples=examples(30), stateful_step_count=60, deadline=None)

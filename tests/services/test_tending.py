@@ -14,6 +14,7 @@ from kvcluster.services.transport import PendingReply, Transport
 from kvcluster.testing.invariants import assert_nothing_lost
 from kvcluster.wire.socket import Reclaim
 from tests.services.prefixes import M
+from tests.services.ways import Way
 from tests.services.world import World, digest
 
 Verb = Callable[[SequenceMemory], object]
@@ -32,7 +33,7 @@ class LateReply:
         return self._inner.result(timeout_s)
 
 
-class Late:
+class Late(Way):
     """A way to the device whose replies nobody sees but who waits for them."""
 
     def __init__(self, inner: Transport) -> None:
@@ -71,7 +72,7 @@ def under_way(world: World) -> SequenceMemory:
     """A memory whose deferred release was sent by a boundary, and not answered."""
     memory = world.grown(M)
     port = world.device.port
-    port.transport = Late(port.transport)
+    port.exchange.line = Late(port.transport)
     memory.release(after=Work())
     assert port.tend() == ()
     assert memory.in_flight
@@ -123,7 +124,7 @@ def test_asks_of_many_do_not_wait_and_are_told_to(world: World) -> None:
 def test_of_several_that_are_under_way_a_verb_on_one_answers_all(world: World) -> None:
     first, second, other = world.grown(16), world.grown(16), world.grown(16)
     port = world.device.port
-    port.transport = Late(port.transport)
+    port.exchange.line = Late(port.transport)
     first.release(after=Work())
     second.release(after=Work())
     assert port.tend() == ()

@@ -46,6 +46,7 @@ class Sizes:
     limits: Limits = field(default_factory=Limits)
     most_runs: int = MOST_RUNS  # not granules
     bulk: int = 0
+    grace_s: float = 0.0  # not granules
 
 
 class World:
@@ -63,7 +64,9 @@ class World:
         )
         self.driver = FaultyDriver(self._tidy)
         pool_bytes, bulk_bytes = sizes.pool * granule_bytes, sizes.bulk * granule_bytes
-        settings = MemorySettings(capacity_bytes, granule_bytes, pool_bytes, sizes.limits, bulk_bytes=bulk_bytes)
+        settings = MemorySettings(
+            capacity_bytes, granule_bytes, pool_bytes, sizes.limits, bulk_bytes=bulk_bytes, grace_s=sizes.grace_s
+        )
         service_settings = DeviceSettings("host", settings, most_runs=sizes.most_runs)
         self.device = LocalDevice(self.driver, DeviceService(self.driver, service_settings, clock=self.clock))
 

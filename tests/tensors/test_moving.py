@@ -13,6 +13,7 @@ from kvcluster.geometry.residency import RangeMap, Shape
 from kvcluster.tensors.moving import copy_from_pages, copy_to_pages
 from kvcluster.tensors.paged_views import PagedViews
 from kvcluster.tensors.views import KvViews, kv_views
+from tests.examples import examples
 from tests.tensors.ranges import PAGE, mapped
 
 TOKENS, HEADS, DIM, CHUNK = 40, 2, 48, 4
@@ -49,7 +50,7 @@ def ranged(views: KvViews, layer: int, token: int) -> torch.Tensor:
     block_size=st.sampled_from([1, 3, 16]),
     layout=st.sampled_from(list(Layout)),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_what_goes_to_a_range_and_back_to_other_pages_is_what_was_there(
     tokens: int, window: int | None, block_size: int, layout: Layout
 ) -> None:

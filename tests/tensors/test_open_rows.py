@@ -13,6 +13,7 @@ from kvcluster.geometry.model import KvGeometry
 from kvcluster.geometry.residency import RangeMap, Shape
 from kvcluster.tensors.open_rows import OpenRows, writable_rows
 from kvcluster.tensors.views import KvViews, kv_views
+from tests.examples import examples
 from tests.tensors.ranges import geometries
 
 GRANULE_BYTES = 256  # its edges fall into rows, and into vectors
@@ -20,7 +21,7 @@ MAX_TOKENS = 12
 UNTOUCHED = -1
 LAYOUTS = st.sampled_from(Layout)
 STARTS = st.integers(0, MAX_TOKENS - 1)
-slow = settings(deadline=None, max_examples=150)
+slow = settings(deadline=None, max_examples=examples(150))
 
 
 class Memory:

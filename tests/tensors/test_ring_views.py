@@ -13,10 +13,11 @@ from kvcluster.geometry.residency import RangeMap, Shape
 from kvcluster.mapping.address_range import AddressRange
 from kvcluster.tensors.snapshots import copy_from_snapshot, copy_to_snapshot, snapshot_is_possible
 from kvcluster.tensors.views import GroupView, KvViews, kv_views
+from tests.examples import examples
 from tests.tensors.ranges import PAGE, elements, geometries, mapped
 
 MAX_TOKENS = 60
-slow = settings(deadline=None, max_examples=40)
+slow = settings(deadline=None, max_examples=examples(40))
 LAYOUTS = st.sampled_from(Layout)
 CHUNKS = st.integers(1, 5)
 SLIDING = geometries(st.just(True))

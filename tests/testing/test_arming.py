@@ -7,13 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from kvcluster.config import ConfigError, settings_from
 from kvcluster.errors import DriverError
-from kvcluster.failpoints import ENVIRONMENT, Failpoint, reach
-from kvcluster.testing.arming import EXIT_STATUS, Fault, armed, parse_faults
+from kvcluster.failpoints import ENVIRONMENT, Failpoint, Passer, ReplyLost, process_is, reach
+from kvcluster.testing.arming import EXIT_STATUS, Fault, armed, marks_in, parse_faults
 
 PASS_THRICE = """
 from kvcluster.failpoints import Failpoint, reach
@@ -48,10 +50,17 @@ def test_the_text_is_read_in_its_order() -> None:
         "client.commit.mapped=hang",
         "client.commit.mapped=kill:now",
         "client.commit.mapped=delay:soon",
+        "client.commit.mapped=kill@101%",
+        "client.commit.mapped=kill@0%",
+        "client.commit.mapped=kill@%",
+        "client.commit.mapped=lose",
+        "device:client.commit.mapped=kill",
+        "nobody:client.commit.mapped=kill",
+        "client.commit.mapped=kill;marks=/nowhere/at/all",
     ],
 )
 def test_text_that_means_nothing_is_refused_when_it_is_read(text: str) -> None:
-    with pytest.raises(ValueError, match=r"names no|is no|could not convert"):
+    with pytest.raises(ValueError, match=r"names no|is no |could not convert"):
         parse_faults(text)
 
 
@@ -71,6 +80,60 @@ def test_a_star_raises_at_each_passage() -> None:
         for _ in range(3):
             with pytest.raises(DriverError):
                 reach(Failpoint.DEVICE_TAKEN)
+
+
+def test_a_share_is_spread_evenly_and_begins_with_the_first() -> None:
+    fault = Fault(Failpoint.CLIENT_REPLY, "lose", "", None, percent=10)
+    due = [passage for passage in range(1, 201) if fault.is_due(passage)]
+    assert due == list(range(1, 201, 10))
+    assert parse_faults("client.reply.arrived=lose@10%") == (fault,)
+
+
+@pytest.mark.parametrize(("percent", "lost"), [(1, 1), (50, 50), (33, 33), (100, 100)])
+def test_of_each_hundred_so_many_replies_are_lost(percent: int, lost: int) -> None:
+    missed = 0
+    with armed(f"client.reply.arrived=lose@{percent}%"):
+        for _ in range(100):
+            try:
+                reach(Failpoint.CLIENT_REPLY)
+            except ReplyLost:
+                missed += 1
+    assert missed == lost
+
+
+@pytest.fixture
+def nobody_afterwards() -> Iterator[None]:
+    yield
+    process_is(None)
+
+
+@pytest.mark.usefixtures("nobody_afterwards")
+def test_a_fault_for_one_kind_of_process_happens_in_no_other() -> None:
+    with armed("pages:device.frame.stored=raise@*"):
+        reach(Failpoint.DEVICE_STORED)
+        process_is(Passer.DEVICE)
+        reach(Failpoint.DEVICE_STORED)
+        process_is(Passer.PAGES)
+        with pytest.raises(DriverError):
+            reach(Failpoint.DEVICE_STORED)
+
+
+def test_with_marks_a_fault_happens_once_in_all_processes_and_says_in_which(tmp_path: Path) -> None:
+    faults = f"client.commit.mapped=kill@2;marks={tmp_path}"
+    first, second = run_child(faults), run_child(faults)
+    assert (first.returncode, first.stdout.split()) == (-signal.SIGKILL, ["0", "1"])
+    assert (second.returncode, second.stdout.split()) == (0, ["0", "1", "2"])
+    [(name, [pid])] = marks_in(tmp_path).items()
+    assert (name, pid > 0) == ("client.commit.mapped=kill@2", True)
+
+
+def test_with_marks_what_happens_at_each_passage_is_counted_and_goes_on_happening(tmp_path: Path) -> None:
+    with armed(f"client.reply.arrived=lose@50%;marks={tmp_path}"):
+        for _ in range(2):
+            with pytest.raises(ReplyLost):
+                reach(Failpoint.CLIENT_REPLY)
+            reach(Failpoint.CLIENT_REPLY)
+    assert marks_in(tmp_path) == {"client.reply.arrived=lose@50%": [os.getpid()] * 2}
 
 
 def test_a_delay_lets_the_point_be_passed() -> None:
@@ -105,3 +168,10 @@ def test_a_child_armed_by_its_environment_is_killed_at_its_second_passage() -> N
 def test_a_child_armed_by_its_environment_leaves_at_its_first_passage() -> None:
     child = run_child("client.commit.mapped=exit")
     assert (child.returncode, child.stdout.split()) == (EXIT_STATUS, ["0"])
+
+
+def test_a_setting_that_arms_nothing_known_is_one_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"^failpoints is 'client.commit.nowhere=kill', and .* names no failpoint"):
+        settings_from({"model": "m", "failpoints": "client.commit.nowhere=kill"})
+    text = "client.commit.mapped=kill@2"
+    assert settings_from({"model": "m", "failpoints": text}).failpoints == text

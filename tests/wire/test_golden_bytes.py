@@ -15,10 +15,13 @@ from kvcluster.wire import messages
 from kvcluster.wire.codec import decode_frame, decode_reply, decode_socket, encode
 from kvcluster.wire.faults import fault_of
 from kvcluster.wire.messages import (
+    Adopt,
+    Adopted,
     Close,
     Closed,
     Commit,
     Committed,
+    Complete,
     Drop,
     Find,
     Fork,
@@ -34,6 +37,7 @@ from kvcluster.wire.messages import (
     Joined,
     Leave,
     Left,
+    OldPrefix,
     Open,
     Opened,
     Paged,
@@ -41,6 +45,8 @@ from kvcluster.wire.messages import (
     Permuted,
     Publish,
     Published,
+    Register,
+    Registered,
     Release,
     Released,
     Reply,
@@ -52,7 +58,18 @@ from kvcluster.wire.messages import (
     Share,
     Shared,
 )
-from kvcluster.wire.socket import Forget, Handed, Heartbeat, Hello, NotHanded, Reclaim, Redeem, Welcome
+from kvcluster.wire.socket import (
+    Fenced,
+    Forget,
+    Handed,
+    Heartbeat,
+    Hello,
+    NotHanded,
+    Reclaim,
+    Redeem,
+    Surrender,
+    Welcome,
+)
 
 KEY = RequestKey(number=7, generation=2)
 FIRST = RequestKey(number=7)
@@ -87,6 +104,7 @@ FRAMES = {
         Open(request=KEY, groups=(Group(fragments=2, stride_bytes=128),), max_tokens=1000, cache_root=bytes(range(32)))
     ),
     "find": frame(Find(request=FIRST, token_ids=IDS)),
+    "adopt": frame(Adopt(request=FIRST, sessions=("t", "u"), label=bytes(range(16)))),
     "grant": frame(Grant(request=FIRST, grant=1, size_bytes=65536)),
     "grant beside a join": frame(Grant(request=FIRST, grant=1, size_bytes=65536, tokens=300)),
     "give_back": frame(GiveBack(request=FIRST, grant=1)),
@@ -96,6 +114,10 @@ FRAMES = {
     "publish": frame(Publish(request=FIRST, tokens=300)),
     "seal": frame(Seal(request=FIRST, prefix=4)),
     "join": frame(Join(request=FIRST, prefix=4, tokens=300)),
+    "register": frame(
+        Register(request=FIRST, arrival=5, runs=(RUN,), prefixes=(OldPrefix(epoch=2, prefix=4, runs=(RUN,)),))
+    ),
+    "complete": frame(Complete()),
     "leave": frame(Leave(request=FIRST, prefix=4, outcome="quarantined")),
     "close": frame(Close(request=FIRST)),
     "close retain": frame(Close(request=FIRST, retain_tokens=300)),
@@ -119,6 +141,21 @@ REPLIES = {
     "joined": reply(Joined(prefix=4, tokens=299, runs=(RUN,))),
     "found": reply(Found(known=320, prefix=4, tokens=299, runs=(RUN,))),
     "found nothing": reply(Found()),
+    "registered": reply(Registered(arrival=5)),
+    "adopted": reply(
+        Adopted(
+            what="adopted",
+            tokens=299,
+            computed=320,
+            token_ids=IDS,
+            prefixes=(4, 9),
+            shared=(RUN,),
+            runs=(RUN,),
+            told=288,
+            arrival=5,
+        )
+    ),
+    "adopted nothing": reply(Adopted(what="nothing")),
     "paged": reply(Paged(start=2, blocks=((7, 1), (8, 3)), known=40, tokens=39)),
     "forked": reply(Forked(arrivals=(5, 6))),
     "permuted": reply(Permuted()),
@@ -141,9 +178,29 @@ SOCKET = {
     "reclaim": Reclaim(size_bytes=65536, younger_than=3),
     "forget": Forget(handles=((7, 1), (8, 3))),
     "not_handed": NotHanded(ask=1, fault=FAULT),
+    "surrender": Surrender(),
+    "fenced": Fenced(session="s", reason="it was not heard for 31 s, and its lease is 30 s"),
     "fault": fault_of(Quarantined(residue=(Residue("map", 4096),))),
 }
 GOLDEN = {
+    "register": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739185a476657262a87265676973746572a7"
+        "7265717565737481a66e756d62657207a76172726976616c05a472756e739184a567726f757000a8667261676d656e7401a57374"
+        "61727402a5636f756e74cd012ca870726566697865739183a565706f636802a670726566697804a472756e739184a567726f7570"
+        "00a8667261676d656e7401a5737461727402a5636f756e74cd012c"
+    ),
+    "complete": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739181a476657262a8636f6d706c657465"
+    ),
+    "registered": (
+        "85a17601a773657373696f6ea173a373657101a565706f636803a7726573756c74739182a77265717565737481a66e756d626572"
+        "07a7616e73776572739182a476657262aa72656769737465726564a76172726976616c05"
+    ),
+    "surrender": "81a476657262a973757272656e646572",
+    "fenced": (
+        "83a476657262a666656e636564a773657373696f6ea173a6726561736f6ed930697420776173206e6f7420686561726420666f72"
+        "20333120732c20616e6420697473206c656173652069732033302073"
+    ),
     "open": (
         "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739184a476657262a46f70656ea772657175"
         "65737482a66e756d62657207aa67656e65726174696f6e02a667726f7570739182a9667261676d656e747302ac7374726964655f"
@@ -306,6 +363,21 @@ GOLDEN = {
     "find": (
         "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739183a476657262a466696e64a772657175"
         "65737481a66e756d62657207a9746f6b656e5f696473c40801000000ffff0300"
+    ),
+    "adopt": (
+        "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739184a476657262a561646f7074a7726571"
+        "7565737481a66e756d62657207a873657373696f6e7392a174a175a56c6162656cc410000102030405060708090a0b0c0d0e0f"
+    ),
+    "adopted": (
+        "85a17601a773657373696f6ea173a373657101a565706f636803a7726573756c74739182a77265717565737481a66e756d626572"
+        "07a7616e7377657273918aa476657262a761646f70746564a477686174a761646f70746564a6746f6b656e73cd012ba8636f6d70"
+        "75746564cd0140a9746f6b656e5f696473c40801000000ffff0300a87072656669786573920409a67368617265649184a567726f"
+        "757000a8667261676d656e7401a5737461727402a5636f756e74cd012ca472756e739184a567726f757000a8667261676d656e74"
+        "01a5737461727402a5636f756e74cd012ca4746f6c64cd0120a76172726976616c05"
+    ),
+    "adopted nothing": (
+        "85a17601a773657373696f6ea173a373657101a565706f636803a7726573756c74739182a77265717565737481a66e756d626572"
+        "07a7616e73776572739182a476657262a761646f70746564a477686174a76e6f7468696e67"
     ),
     "close found": (
         "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739184a476657262a5636c6f7365a7726571"

@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from kvcluster import errors
 from kvcluster.errors import KvClusterError, Residue
 from kvcluster.wire.messages import (
+    Adopt,
+    Adopted,
     Close,
     Closed,
     Commit,
     Committed,
+    Complete,
     Drop,
     Fault,
     Find,
@@ -31,6 +34,7 @@ from kvcluster.wire.messages import (
     Joined,
     Leave,
     Left,
+    OldPrefix,
     Open,
     Opened,
     Paged,
@@ -38,6 +42,8 @@ from kvcluster.wire.messages import (
     Permuted,
     Publish,
     Published,
+    Register,
+    Registered,
     Release,
     Released,
     Reply,
@@ -49,10 +55,22 @@ from kvcluster.wire.messages import (
     Share,
     Shared,
 )
-from kvcluster.wire.socket import Forget, Handed, Heartbeat, Hello, NotHanded, Reclaim, Redeem, Welcome
+from kvcluster.wire.socket import (
+    Fenced,
+    Forget,
+    Handed,
+    Heartbeat,
+    Hello,
+    NotHanded,
+    Reclaim,
+    Redeem,
+    Surrender,
+    Welcome,
+)
+from tests.examples import examples
 
 # No deadline: the machine may be busy. What is drawn is large, so that fewer examples do.
-unhurried = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+unhurried = settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 
 counts = st.integers(0, 2**63 - 1)
 positives = st.integers(1, 2**63 - 1)
@@ -66,6 +84,9 @@ token_ids = st.lists(st.binary(min_size=4, max_size=4), max_size=5).map(b"".join
 blocks = st.lists(st.tuples(counts, counts), max_size=4).map(tuple)
 key_tuples = st.lists(keys, min_size=1, max_size=3).map(tuple)
 run_tuples = st.lists(runs, max_size=4).map(tuple)
+old_prefixes = st.lists(
+    st.builds(OldPrefix, epoch=counts, prefix=positives, runs=run_tuples.filter(bool)), max_size=2
+).map(tuple)
 outcomes = st.sampled_from(("clean", "quarantined"))
 residues = st.builds(Residue, texts, integers)
 groups = st.builds(
@@ -120,7 +141,10 @@ def stretches(request: RequestKey) -> st.SearchStrategy[list[Any]]:
         st.builds(Seal, request=key, prefix=positives),
         st.builds(Join, request=key, prefix=positives, tokens=positives),
         st.builds(Find, request=key, token_ids=token_ids.filter(bool)),
+        st.builds(Adopt, request=key, sessions=st.just(("t", "u")), label=st.binary(min_size=16, max_size=16)),
         st.builds(Leave, request=key, prefix=positives, outcome=outcomes),
+        st.builds(Register, request=key, arrival=counts, runs=run_tuples, prefixes=old_prefixes),
+        st.builds(Complete, request=key),
         st.builds(Fork, request=key, children=key_tuples, tokens=positives),
         st.builds(Permute, request=key, members=key_tuples, parents=st.just((0,)), tokens=positives),
         st.builds(Share, request=key, tokens=positives, token_ids=token_ids, told_tokens=counts),
@@ -159,11 +183,15 @@ answers = st.one_of(
     st.builds(Sealed, prefix=positives, runs=run_tuples, refusal=st.none() | texts),
     st.builds(Joined, prefix=positives, tokens=counts, runs=run_tuples),
     st.builds(Found, known=counts, prefix=counts, tokens=counts, runs=run_tuples),
+    st.builds(
+        Adopted, what=st.sampled_from(["adopted", "living"]), token_ids=token_ids, shared=run_tuples, told=counts
+    ),
     st.builds(Paged, start=counts, blocks=blocks, known=counts, tokens=counts),
     st.builds(Forked, arrivals=st.lists(counts, max_size=3).map(tuple)),
     st.builds(Permuted),
     st.builds(Shared, tokens=counts),
     st.builds(Left),
+    st.builds(Registered, arrival=counts),
     st.builds(Closed, prefix=st.none() | positives),
 )
 results = st.builds(
@@ -203,5 +231,7 @@ socket_messages = st.one_of(
     st.builds(Reclaim, size_bytes=positives, younger_than=counts),
     st.builds(Forget, handles=st.lists(st.tuples(counts, counts), min_size=1, max_size=4).map(tuple)),
     st.builds(NotHanded, ask=positives, fault=faults),
+    st.builds(Surrender),
+    st.builds(Fenced, session=names, reason=texts),
     faults,
 )

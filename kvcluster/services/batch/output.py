@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.services.batch.input import BatchFileError
 
 SYNC_EVERY_S = 1.0
@@ -57,6 +58,7 @@ class ResultFile:
                 os.ftruncate(self._descriptor, self._size_bytes)
             raise unwritable(self.path, error) from None
         self._size_bytes += len(line)
+        reach(Failpoint.JOB_WRITTEN)
 
     def sync_if_due(self) -> None:
         """Force what was written to the disk, at most once a second.
@@ -83,6 +85,7 @@ class ResultFile:
             os.fsync(self._descriptor)
         except OSError as error:
             raise unwritable(self.path, error) from None
+        reach(Failpoint.JOB_SYNCED)
         self._synced_at = self._clock()
 
     def __enter__(self) -> Self:

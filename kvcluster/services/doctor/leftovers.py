@@ -1,4 +1,4 @@
-"""What a crashed cluster left behind: actors whose Ray is gone, and memory whose device is gone.
+"""What a crashed cluster left behind: actors whose Ray is gone, memory whose device is gone, and files of owners.
 
 The name of a host device's memory has its creator's process id in it (`driver.linux`), and a creator keeps a
 descriptor of each memory as long as it lives. So what a process holds, by a mapping or a descriptor, has lost its
@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvcluster.run_folder import run_folders
 from kvcluster.services.doctor.finding import Finding, note, ok, problem
+from kvcluster.services.left_files import LeftFile, left_files
 from kvcluster.units import format_bytes
 
 _PROC = Path("/proc")
-_ACTOR = re.compile(r"ray::(DeviceActor|RequestActor)\b")
+_ACTOR = re.compile(r"ray::(DeviceActor|HostKvActor|RequestActor|Supervisor)\b")
 _NAME = re.compile(r"/memfd:kvcluster-(\d+) ")
 _MAPPED = re.compile(rf"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) +{_NAME.pattern}", flags=re.MULTILINE)
 
@@ -43,13 +45,24 @@ class Process:
 
 
 def findings() -> Iterator[Finding]:
-    yield from judge(tuple(processes()))
+    files = [file for folder in run_folders() for file in left_files(folder)]
+    yield from judge(tuple(processes()), files)
 
 
-def judge(seen: tuple[Process, ...]) -> Iterator[Finding]:
+def judge(seen: tuple[Process, ...], files: Sequence[LeftFile] = ()) -> Iterator[Finding]:
     """A finding for each leftover, or one that there is none."""
-    found = [*_orphans(seen), *_ownerless(seen)]
-    yield from found or [ok("leftovers", "no actor without its Ray, and no memory without its device.")]
+    found = [*_orphans(seen), *_ownerless(seen), *map(_file, files)]
+    yield from found or [ok("leftovers", "no actor without its Ray, no memory without its device, no file of either.")]
+
+
+def _file(left: LeftFile) -> Finding:
+    """It blocks nobody."""
+    if not left.clients:
+        sentence = f"{left.path} is of a device or host pages that no longer run."
+        return note("leftovers", sentence, remedy="nothing: the next start of any of them removes it")
+    pids = ", ".join(map(str, sorted(set(left.clients))))
+    sentence = f"{left.path} is of a device or host pages that do not run now, and process {pids} has memory of them."
+    return note("leftovers", sentence, remedy=f"nothing while their cluster starts them again, else: kill {pids}")
 
 
 def _orphans(seen: tuple[Process, ...]) -> Iterator[Finding]:

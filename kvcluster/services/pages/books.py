@@ -5,7 +5,8 @@
 What a sequence may write is its own. A block that is shared stands in the account `prefix` of its tenant while anybody
 uses it, and in `retained` while only the index knows it; the last of a fork's to write into its block has that as its
 own again. A block that a client may still write to, though it gave it back or is gone, is in quarantine until its
-process has ended. Each change of counts is one posting, so that free + granted is at all times what the pool has free.
+process has ended, or says that it has nothing mapped; what it only read stays shared for as long, and is not evicted.
+Each change of counts is one posting, so that free + granted is at all times what the pool has free.
 
 Whoever has a listed block in its table has all that come before it (`index.block_index`): so what nobody uses is
 followed by nothing that somebody does, and of what is retained all can be evicted, the last of a chain first.
@@ -19,6 +20,7 @@ from itertools import groupby
 from kvcluster.budget.eviction import Evictable, Guard
 from kvcluster.budget.governor import Governor
 from kvcluster.budget.ledger import FREE, RETAINED, Account, Ledger, account_of
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.index.block_index import BlockIndex
 from kvcluster.index.token_chain import ID_BYTES
 from kvcluster.paged.block_table import BlockTables
@@ -48,6 +50,7 @@ class PageBooks:
         self.tenants: dict[int, str] = {}  # of blocks that are shared, or were
         self.retained = RetainedBlocks(settings.quotas.by_tenant)
         self._quarantine: dict[str, list[tuple[int, str]]] = {}  # blocks and their tenants, by session
+        self._haunted: dict[str, dict[int, None]] = {}  # pinned blocks that a session may still read
 
     # --- ways ------------------------------------------------------------------------------------------------------
 
@@ -117,6 +120,15 @@ class PageBooks:
 
     # --- quarantine ------------------------------------------------------------------------------------------------
 
+    def haunt(self, sequence: SequenceTable) -> None:
+        """The session is over, and its process may still read what the sequence shares with others."""
+        haunted = self._haunted.get(sequence.request.session, {})
+        shared = [b for b in self._all_blocks(sequence) if b not in sequence.own and b not in haunted]
+        for block in shared:
+            self.counts.pin(block)
+        if shared:
+            self._haunted[sequence.request.session] = haunted | dict.fromkeys(shared)
+
     def isolate(self, sequence: SequenceTable) -> None:
         """Its own blocks may still be written by its process: charged, and nobody's, until that is gone."""
         own, rest = [b for b in sequence.table.blocks if b in sequence.own], self._all_blocks(sequence)
@@ -131,15 +143,23 @@ class PageBooks:
         self.settle([block for block in rest if block not in own])
 
     def process_gone(self, session: str) -> None:
-        """What was isolated because of this process is free."""
+        """What was isolated because of this process is free, and what it may have read is others' alone."""
         for block, tenant in self._quarantine.pop(session, []):
             self.counts.unpin(block)
             self._post(1, Account.quarantine(tenant), FREE)
             self.governor.freed(self.block_bytes)
+        haunted = list(self._haunted.pop(session, ()))
+        for block in haunted:
+            self.counts.unpin(block)
+        self.settle(haunted)
 
-    def quarantined(self, session: str) -> int:
-        """Blocks that wait for this session's process to end."""
-        return len(self._quarantine.get(session, ()))
+    def is_haunted_by(self, session: str) -> bool:
+        """Whether anything waits for this session's process to end."""
+        return session in self._quarantine or session in self._haunted
+
+    def quarantined_by_session(self) -> dict[str, int]:
+        """Bytes that wait for the process of each session to end."""
+        return {session: len(held) * self.block_bytes for session, held in self._quarantine.items()}
 
     def quarantined_by_tenant(self) -> dict[str, int]:
         """Bytes of each tenant."""
@@ -199,6 +219,7 @@ class PageBooks:
         """The next of the tenant's to go goes, or as much of what builds on it as is wanted."""
         freed_bytes, content = 0, self.retained.next_of(tenant)
         if content is not None:
+            reach(Failpoint.PAGES_EVICTING)
             for block in self.index.going(self.index.block_of(content)):
                 self._forget(block, tenant)
                 freed_bytes += self.block_bytes

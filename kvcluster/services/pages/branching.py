@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvcluster.errors import NotAllowed
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import RequestId
 from kvcluster.index.token_chain import ID_BYTES
 from kvcluster.services.pages.books import PageBooks
@@ -51,6 +52,7 @@ class Branching:
         made = [self._sequences.add(child, _like(parent)) for child in children]
         for child, table in zip(made, tables, strict=True):
             child.table = table
+        reach(Failpoint.PAGES_FORKED)
         for sequence in (parent, *made):
             self._sequences.told.put(sequence, token_ids)
             self._queue.weigh(sequence)
@@ -75,6 +77,7 @@ class Branching:
             self._books.tables.permute([sequence.table for sequence in sequences], parents, tokens)
         except ValueError as wrong:
             raise NotAllowed(reason=str(wrong)) from wrong
+        reach(Failpoint.PAGES_PERMUTED)
         for sequence, parent in zip(sequences, parents, strict=True):
             self._books.left(sequence, [b for b in sequence.own if not self._books.counts.is_had(b)])
             self._books.share(sequence, sequence.own.copy())
@@ -101,6 +104,7 @@ class Branching:
         check_told(sequence, all_ids, tokens)
         self._sequences.told.check_room(request.session, len(token_ids))
         self._sequences.told.put(sequence, all_ids)
+        reach(Failpoint.PAGES_SHARED)
         if not sequence.cache_root:
             return 0
         self._books.list_written(sequence, tokens)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from kvcluster.budget.ledger import account_of
 from kvcluster.errors import InvariantBroken, NeverFits, OutOfBlocks, OutOfBudget
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import GrantId, HandleId, RequestId
 from kvcluster.index.block_index import FoundBlocks
 from kvcluster.paged.block_pool import BlockPool
@@ -99,6 +100,7 @@ class PageMemory:
         self.books.reuse(reused)
         self.books.tables.begin(sequence.table, blocks, lent)
         work.txn.doing("blocks found", 0, undo=lambda _: self.books.drop(sequence))
+        reach(Failpoint.PAGES_FOUND)
         joined = sequence.table.frozen
         work.after.append(lambda: self.books.used(reused))
         work.after.append(lambda: self._found(sequence, tokens, joined))
@@ -155,6 +157,7 @@ class PageMemory:
         work.txn.doing("bytes charged", 0, undo=lambda _: governor.unspend(identity, size_bytes, account=account))
         sequence.own.update(growth.taken)
         work.txn.doing("blocks given", 0, undo=lambda _: sequence.own.difference_update(growth.taken))
+        reach(Failpoint.PAGES_CHARGED)
         work.after.append(lambda: self._committed(sequence, tokens, growth))
         return growth
 
@@ -197,24 +200,43 @@ class PageMemory:
         """Clients import nothing but the whole pool."""
         return ()
 
+    def collect_expired(self) -> None:
+        """Grants whose time is over return."""
+        self.books.governor.collect_expired()
+
     def orphan(self, session: str) -> None:
-        """The session's connection ended: its grants return, and what only it could write is quarantined."""
+        """The session's connection or lease ended: its grants return, and what only it could write is quarantined.
+
+        What it shares with others stays as it is: its process may be in the middle of a step that reads it.
+        """
         for sequence in self.sequences.of(session):
+            self.books.haunt(sequence)
             self.books.isolate(sequence)
             self._strike(sequence)
         self.queue.forget(session)
         self.books.governor.end(session)
 
     def process_gone(self, session: str) -> None:
-        """The session's process is dead: what it had is free."""
+        """Nothing of the session is used any more: what it had is free."""
         self.books.process_gone(session)
+
+    def survived(self, session: str, size_bytes: int) -> None:
+        """Its process has pages of an earlier incarnation mapped: other memory than this, and none of its bill."""
+
+    def weigh(self, request: RequestId) -> None:
+        """Its session's processes have all pages mapped, whatever the sequence has of them."""
+
+    def mapped_bytes(self, session: str) -> int:
+        """Nothing that a later incarnation would have to pay for: its pages are its own."""
+        return 0
 
     def is_haunted_by(self, session: str) -> bool:
         """Whether anything waits for the session's process to end."""
-        return self.books.quarantined(session) > 0
+        return self.books.is_haunted_by(session)
 
-    def trim(self, limit_bytes: int) -> None:
+    def shrink(self) -> bool:
         """The pool is one piece of memory, all of it there from the beginning."""
+        return False
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -227,6 +249,7 @@ class PageMemory:
         work.txn.doing("blocks taken", 0, undo=lambda _: tables.undo(sequence.table, growth))
         for copy in growth.copies:
             self.pool.store.copy_tokens(number_of(copy.source), number_of(copy.target), copy.tokens)
+        reach(Failpoint.PAGES_GROWN)
         return growth
 
     def _committed(self, sequence: SequenceTable, tokens: int, growth: Growth) -> None:
@@ -256,6 +279,7 @@ class PageMemory:
         self.sequences.told.put(sequence, token_ids)
         if retain_tokens and sequence.cache_root:
             self.books.list_written(sequence, retain_tokens)
+            reach(Failpoint.PAGES_LISTED)
         self.books.drop(sequence)
         self._strike(sequence)
 

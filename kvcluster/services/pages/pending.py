@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvcluster.driver.protocol import Access
-from kvcluster.errors import DriverError, KvClusterError, LimitReached, Quarantined, Residue
+from kvcluster.errors import DeviceUnreachable, DriverError, KvClusterError, LimitReached, Quarantined, Residue
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.index.token_chain import count_of
 from kvcluster.paged.counts import block_id
 from kvcluster.services.asks import End, Find, Grow, Outcome, Publish, Shed
-from kvcluster.services.correspondence import Correspondence, Sent
 from kvcluster.services.pages.asks import Fork, PageAsk, Permute, memories_of
 from kvcluster.services.pages.sequence import SequencePages
 from kvcluster.services.sequence import MemoryState
@@ -19,6 +19,7 @@ from kvcluster.wire import messages as wire
 from kvcluster.wire.faults import error_of
 
 if TYPE_CHECKING:
+    from kvcluster.services.exchange import SentTo
     from kvcluster.services.pages.port import PagePort
 
 
@@ -29,7 +30,7 @@ class PendingPages:
         self,
         port: PagePort,
         asked: Sequence[tuple[PageAsk, KvClusterError | None]],
-        sent: tuple[Correspondence, Sent] | None,
+        sent: SentTo | None,
     ) -> None:
         self._port = port
         self._asked = asked
@@ -38,23 +39,27 @@ class PendingPages:
 
     def ready(self) -> bool:
         """Whether `settle` would not wait for the host."""
-        return self._sent is None or self._sent[1].reply.ready()
+        return self._sent is None or self._port.exchange.is_answered(self._sent)
 
     def settle(self) -> tuple[Outcome, ...]:
         """Do the client's half; one outcome an ask, in order. Call it at a step boundary, once.
 
         Raises:
-            DeviceUnreachable: no reply came, or the host went away. What the asks did there is unknown.
+            DeviceUnreachable: no reply came, or the host went away, and nobody here finds it again. What the asks did
+                there is unknown. (Where it is sought, this is their outcome, and none counts as executed.)
         """
         results: dict[tuple[int, int], list[wire.GroupResult]] = {}
         refusal: KvClusterError | None = None
         try:
             if self._sent is not None:
-                letters, sent = self._sent
-                reply = letters.receive(sent)
+                reply = self._port.exchange.receive(self._sent)
                 refusal = error_of(reply.fault) if reply.fault else None
                 for result in reply.results:
                     results.setdefault((result.request.number, result.request.generation), []).append(result)
+        except DeviceUnreachable as loss:
+            if not self._port.exchange.can_be_found:
+                raise
+            refusal = loss
         finally:
             for ask, _ in self._asked:
                 for memory in memories_of(ask):
@@ -132,6 +137,7 @@ class PendingPages:
         except (LimitReached, DriverError) as error:
             memory.tokens = before
             return error if before else self._withdrawn(memory, error)
+        reach(Failpoint.CLIENT_WRITABLE)
         return None
 
     def _withdrawn(self, memory: SequencePages, error: KvClusterError) -> KvClusterError:

@@ -9,12 +9,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, Protocol
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal, NoReturn
 
 from kvcluster.driver.protocol import Access
-from kvcluster.errors import DriverError, InvariantBroken, KvClusterError, LimitReached, NotAllowed
+from kvcluster.errors import (
+    DeviceUnreachable,
+    DriverError,
+    InvariantBroken,
+    KvClusterError,
+    LimitReached,
+    NotAllowed,
+    SessionEnded,
+)
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.layout import Layout, group_layouts
-from kvcluster.ids import RequestId
+from kvcluster.ids import RequestId, new_session
 from kvcluster.index.token_chain import count_of
 from kvcluster.paged.store import PageStore
 from kvcluster.services.ask_checks import check_load, check_room, check_token_ids
@@ -29,13 +40,15 @@ from kvcluster.services.asks import (
     Publish,
     Shed,
 )
-from kvcluster.services.correspondence import Correspondence, Traffic
+from kvcluster.services.contact import Seek
+from kvcluster.services.correspondence import Traffic
 from kvcluster.services.encoding import close_operation, key_of
+from kvcluster.services.exchange import Exchange, Line, Touch
 from kvcluster.services.pages.asks import Fork, PageAsk, Permute, memories_of
 from kvcluster.services.pages.pending import PendingPages
 from kvcluster.services.pages.sequence import SequencePages
+from kvcluster.services.progress_page import ProgressPage
 from kvcluster.services.sequence import MemoryState, SequenceSpec
-from kvcluster.services.transport import Sender
 from kvcluster.units import ceil_div
 from kvcluster.wire import messages as wire
 from kvcluster.wire.socket import Reclaim, Welcome
@@ -43,37 +56,60 @@ from kvcluster.wire.socket import Reclaim, Welcome
 Operations = tuple[wire.Operation, ...]
 
 
-class PageTransport(Sender, Protocol):
-    """How frames get to the host; the memory came with the session."""
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """What a session with the host came to: the way to it, and this process's own mapping of its memory."""
 
-    def pushes(self) -> tuple[Reclaim, ...]:
-        """What the host demands back since the last call. Never waits."""
+    line: Line
+    store: PageStore
 
     def close(self) -> None:
-        """End the session."""
+        """End the session, and unmap the pages."""
+        self.line.close()
+        self.store.close()
 
 
 class PagePort:
-    """`services.kv_port.KvPort` of host pages: one session, `store` being its own mapping of them. For one thread."""
+    """`services.kv_port.KvPort` of host pages: one session, `store` being its own mapping of them. For one thread.
 
-    def __init__(self, session: str, welcome: Welcome, store: PageStore, transport: PageTransport) -> None:
-        self.session = session
-        self.welcome = welcome
+    A host that dies takes all pages along, whoever has them mapped: there is nothing to go on with, and another session
+    begins, with the next incarnation and with its memory.
+    """
+
+    def __init__(
+        self, session: str, welcome: Welcome, store: PageStore, line: Line, *, seek: Seek[Pages] | None = None
+    ) -> None:
         self.store = store
-        self.transport = transport
         self.quarantined_bytes = 0
+        self.progress: ProgressPage | None = None  # nobody goes on with what a dead process had in pages
         self._requests = itertools.count(1)
         self._grants = itertools.count(1)
-        self._letters = Correspondence(session, welcome.epoch)
+        self._exchange: Exchange[Line, Pages] = Exchange(session, welcome, line, seek)
+        self._earlier_calls = 0  # of stores that are closed
+        self._has_pages = True  # `store` is open, and of the host as it is now
         self._memories: set[SequencePages] = set()
 
     @property
+    def session(self) -> str:
+        """The name of the present session."""
+        return self._exchange.session
+
+    @property
+    def welcome(self) -> Welcome:
+        return self._exchange.welcome
+
+    @property
+    def exchange(self) -> Exchange[Line, Pages]:
+        """Its frames and replies."""
+        return self._exchange
+
+    @property
     def traffic(self) -> Traffic:
-        return self._letters.traffic
+        return self._exchange.traffic
 
     @property
     def driver_calls(self) -> int:
-        return self.store.calls
+        return self._earlier_calls + (self.store.calls if self._has_pages else 0)
 
     @property
     def block_tokens(self) -> int:
@@ -105,16 +141,32 @@ class PagePort:
                 Nothing was sent or changed.
             ValueError: no tokens, more than a sequence's most, or more than a frame carries. Nothing was sent or
                 changed.
-            DeviceUnreachable: the way is closed; the session is of no more use.
+            DeviceUnreachable: the way is closed, and nobody here finds another; the session is of no more use.
         """
         checked = self._checked(asks)
         errors = [self._guarded(ask) for ask in checked]
+        reach(Failpoint.CLIENT_GUARDED)
         ops = [op for ask, error in zip(checked, errors, strict=True) for op in self._operations(ask, error)]
-        sent = self._letters.send(ops, self.transport) if ops else None
+        sent = self._exchange.send(ops) if ops else None
         for ask in checked:
             for memory in memories_of(ask):
                 memory.in_flight = True
-        return PendingPages(self, list(zip(checked, errors, strict=True)), (self._letters, sent) if sent else None)
+        return PendingPages(self, list(zip(checked, errors, strict=True)), sent)
+
+    def in_touch(self) -> bool:
+        """As `KvPort`. A host that is gone has ended the session."""
+        match self._exchange.look():
+            case Touch.FOUND:
+                return self._go_on()
+            case Touch.GONE | Touch.ENDED:
+                self._start_over()
+            case Touch.REACHED:
+                return True
+        return False
+
+    @property
+    def is_adrift(self) -> bool:
+        return self._exchange.is_adrift
 
     def load(self, ask: Ask | PageAsk) -> Load:
         """The most that a frame, or its reply, says for it: a block that it names is no more than a run of windows."""
@@ -129,7 +181,7 @@ class PagePort:
         return ()
 
     def pushes(self) -> tuple[Reclaim, ...]:
-        return self.transport.pushes()
+        return self._exchange.pushes()
 
     def close_memory(self, memory: SequencePages, *, retain_tokens: int = 0, token_ids: bytes = b"") -> None:
         if memory.state is not MemoryState.CLOSED:
@@ -144,12 +196,46 @@ class PagePort:
 
     def close(self) -> None:
         """End the session, and unmap the pages. The host takes back whatever was not given back."""
-        self.transport.close()
-        self.store.close()
+        if (link := self._exchange.close()) is not None:
+            link.way.close()
+        if self._has_pages:
+            self.store.close()
 
     def forget(self, memory: SequencePages) -> None:
         """It is closed."""
         self._memories.discard(memory)
+
+    def _go_on(self) -> bool:
+        """The host was found, with other pages: what is left of the ones before is given up, if that was not done."""
+        link, ended = self._exchange.link, self.session
+        assert link is not None  # it was found
+        had_pages = self._has_pages
+        if had_pages:
+            self._give_up()
+        self.store, self._has_pages = link.way.store, True
+        self._exchange.go_on(link.welcome, link.way.line)
+        if had_pages:
+            raise SessionEnded(session=ended)
+        return True
+
+    def _give_up(self) -> None:
+        """Every sequence is closed, and all pages are unmapped."""
+        self._has_pages = False
+        for memory in self.memories():
+            memory.in_flight = False
+            memory.closed()
+        self._memories.clear()
+        self._earlier_calls += self.store.calls
+        self.store.close()
+
+    def _start_over(self) -> NoReturn:
+        """The session is over: unmap all pages, say so where somebody hears it, and look for the host again."""
+        ended = self.session
+        self._give_up()
+        with suppress(DeviceUnreachable):  # it is dead
+            self._exchange.line.surrender()
+        self._exchange.end(new_session())
+        raise SessionEnded(session=ended)
 
     # --- what an ask says to the host, and what is done here first ----------------------------------------------------
 
@@ -192,9 +278,15 @@ class PagePort:
         for memory, error in in_vain.items():
             ops.append(wire.Drop(request=key_of(memory.request), outcome=self._outcome(memory, error)))
             memory.emptied()
-        if not ops:
+        if not ops or self.is_adrift:
             return
-        for result in self._letters.receive(self._letters.send(ops, self.transport)).results:
+        try:
+            reply = self._exchange.receive(self._exchange.send(ops))
+        except DeviceUnreachable:
+            if not self._exchange.can_be_found:
+                raise
+            return  # it died, and the pages with it
+        for result in reply.results:
             if result.fault:
                 raise InvariantBroken(sentence=f"the host does not take back what it gave: {result.fault}")
 

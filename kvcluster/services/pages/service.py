@@ -12,6 +12,7 @@ from kvcluster.attach.protocol import Descriptors, HandedHandle
 from kvcluster.budget.ledger import FREE, RETAINED
 from kvcluster.driver.gate import patient_operation
 from kvcluster.driver.linux import duplicate
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import ImportKey
 from kvcluster.paged.block_pool import BlockPool
 from kvcluster.services.device_settings import DeviceSettings
@@ -20,20 +21,24 @@ from kvcluster.services.pages.audit import audit_pages
 from kvcluster.services.pages.memory import PageMemory
 from kvcluster.services.pages.operations import PageOperations
 from kvcluster.services.pages.statistics import PageStatistics
+from kvcluster.services.session_file import NoSessionLog, SessionLog
 from kvcluster.wire.socket import Welcome
 
 POOL = ImportKey(0, 0)
+NO_LOG = NoSessionLog()
 
 
 class PageService(FrameService):
     """One pool, which is the service's from now on. Its methods may be called from any thread."""
 
-    def __init__(self, pool: BlockPool, settings: DeviceSettings, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, pool: BlockPool, settings: DeviceSettings, *, clock: Callable[[], float], log: SessionLog = NO_LOG
+    ) -> None:
         self._pool = pool
         self._memory = PageMemory(pool, settings.memory, clock=clock)
         self._operations = PageOperations(self._memory)
         self._peak_used_bytes = 0
-        super().__init__(self._memory, self._operations, settings, welcome=self._welcome, clock=clock)
+        super().__init__(self._memory, self._operations, settings, welcome=self._welcome, clock=clock, log=log)
 
     def _welcome(self) -> Welcome:
         settings, shape = self._settings, self._pool.shape
@@ -57,19 +62,14 @@ class PageService(FrameService):
         """The descriptor of the pool's memory. The receiver closes it.
 
         Raises:
-            SessionEnded: the session is not known.
+            SessionEnded: the session is not known, or not live.
             DriverError, LimitReached: no descriptor could be made.
         """
         with self._turns:
-            self._clients.find(session)
+            self._clients.find_live(session)
+            reach(Failpoint.OWNER_HANDING)
             store = self._pool.store
             return Descriptors((HandedHandle(POOL, store.size_bytes, duplicate(store.descriptor)),), 1)
-
-    @patient_operation
-    def idle(self) -> None:
-        """Housekeeping when nothing happens: expired grants return."""
-        with self._turns:
-            self._memory.books.governor.collect_expired()
 
     def statistics(self) -> PageStatistics:
         """All figures of one moment."""
@@ -84,13 +84,13 @@ class PageService(FrameService):
             InvariantBroken: it does not.
         """
         if not self._turns.are_over:
-            self.idle()
+            self.collect_expired()
         with self._turns.looking:
             audit_pages(self._memory)
             return self._statistics()
 
     def _statistics(self) -> PageStatistics:
-        memory, books, clients = self._memory, self._memory.books, self._clients
+        memory, books, clients, now_s = self._memory, self._memory.books, self._clients, self._clock()
         return PageStatistics(
             device=self._settings.name,
             epoch=self._settings.epoch,
@@ -103,6 +103,8 @@ class PageService(FrameService):
             tenants=dict(books.ledger.tenants()),
             sessions={name: session.state.value for name, session in clients.sessions.items()},
             pids={name: session.pid for name, session in clients.sessions.items()},
+            silent_s={name: now_s - session.heard_at for name, session in clients.sessions.items()},
+            quarantined=books.quarantined_by_session(),
             open_requests=len(memory.sequences),
             running_requests=memory.queue.running,
             requests=self._operations.requests,

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 class PageStatistics:
     """Every figure read under one lock. Bytes unless the name says otherwise; `accounts` sum to `capacity_bytes`.
 
-    `peak_used_bytes` is the most that sequences, shared blocks and quarantine had together after any frame.
+    `pids` and `silent_s` are each session's process and how long ago it was last heard, and `quarantined` what waits
+    for that process; `peak_used_bytes` is the most that sequences, shared blocks and quarantine had together after any
+    frame.
     `found_tokens` of `asked_tokens` needed no computing, over `lookups`; `listed_blocks` are those that a lookup can
     find; `evictions` counts blocks.
     """
@@ -26,6 +28,8 @@ class PageStatistics:
     tenants: Mapping[str, int]
     sessions: Mapping[str, str]
     pids: Mapping[str, int]
+    silent_s: Mapping[str, float]
+    quarantined: Mapping[str, int]
     open_requests: int
     running_requests: int
     requests: int

@@ -4,7 +4,8 @@ A refusal for lack of budget is ordinary and costs nobody anything; what a runni
 decided in `wait_die`. A device that fails is asked a few times more, and then the request is refused with a result of
 its own. A memory in quarantine is ended, and its request starts again in a new one, in its old place in the queue.
 What needs more than the quarantine leaves waits for a bounded time: a process that holds on to memory may never end.
-Errors of the session itself (unreachable, stale, ended) are not this request's and are raised.
+What an owner died over (DeviceUnreachable) is asked again of its next incarnation, and counts against nobody. Other
+errors of the session itself (stale, ended) are not this request's and are raised.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvcluster.errors import (
+    DeviceUnreachable,
     DriverError,
     GrantRefused,
     KvClusterError,
@@ -23,20 +25,29 @@ from kvcluster.errors import (
     OutOfBudget,
     Quarantined,
 )
-from kvcluster.services.asks import End, Find, Grow, Outcome, Publish, Seal, Shed, TakeSnapshot
+from kvcluster.services.asks import Adopt, End, Find, Grow, Outcome, Publish, Seal, Shed, TakeSnapshot
 from kvcluster.services.completion import Refused
 from kvcluster.services.kv_port import KvMemory
 from kvcluster.services.request import refusals
 from kvcluster.services.request.crew import Crew
 from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.margin import is_due
+from kvcluster.services.request.remains import Remains
 from kvcluster.services.request.settings import Fallback
 from kvcluster.services.request.shared import Shared
 from kvcluster.services.request.targets import set_out
 from kvcluster.wire.socket import Welcome
 
 NOT_SHARED = (
-    NotShareable | NotAllowed | OutOfBudget | NeverFits | GrantRefused | LimitReached | DriverError | Quarantined
+    NotShareable
+    | NotAllowed
+    | OutOfBudget
+    | NeverFits
+    | GrantRefused
+    | LimitReached
+    | DriverError
+    | Quarantined
+    | DeviceUnreachable
 )
 """What ends the sharing of a memory, and nothing else."""
 _LONG_AGO = float("-inf")
@@ -61,6 +72,7 @@ class Answers:
         self._owner = "the host" if welcome.block_tokens else "the device"
         self._quarantine_wait_s = 2 * welcome.lease_s if wait_s is None else wait_s
         self.answered: list[Answered] = []
+        self.remains = Remains(shared, clock=clock)
 
     def absorb(self, outcomes: Sequence[Outcome], held_bytes: Mapping[KvMemory, int]) -> None:
         """Outcomes in the order of their asks. `held_bytes`: what those held, shared or not, that gave everything back.
@@ -92,6 +104,12 @@ class Answers:
                 was_running = generation.phase is Phase.RUNNING
                 self._grow(generation, outcome)
                 return was_running and outcome.error is None
+            case Adopt() if generation is not None and isinstance(outcome.error, NeverFits):
+                self._never_fits(generation, outcome.error)
+            case Adopt() if isinstance(outcome.error, DeviceUnreachable):
+                return False
+            case Adopt() if generation is not None:
+                self.remains.heard(generation, outcome)
             case TakeSnapshot() | Publish() | Seal():
                 self._shared_on(outcome, generation)
             case Shed() | End():
@@ -119,6 +137,8 @@ class Answers:
     def _given_back(self, outcome: Outcome, generation: Generation | None) -> None:
         """What could not be given back stays charged; a preempted request goes on in another memory."""
         error = outcome.error
+        if isinstance(error, DeviceUnreachable):
+            return
         if not isinstance(error, Quarantined | DriverError | LimitReached | None):
             raise error
         if isinstance(outcome.ask, Shed) and generation is not None and error is not None:
@@ -132,6 +152,8 @@ class Answers:
                 in_its_way = isinstance(outcome.ask, Find) and self._may_stand_in_its_own_way(generation, error)
                 generation.looks = not in_its_way
                 self._refused(generation, error, asked_all=not isinstance(outcome.ask, Find))
+            case DeviceUnreachable():
+                return
             case NeverFits():
                 self._never_fits(generation, error)
             case Quarantined():
@@ -243,7 +265,7 @@ class Answers:
         if generation.crew:
             self._shared.ending += self.disband(generation.crew)
             generation = generation.crew.lead
-        if self._gives_up(generation, error):
+        if not isinstance(error, DeviceUnreachable) and self._gives_up(generation, error):
             return
         self._shared.discard(generation)
         self._shared.roster.requeue(generation)

@@ -3,9 +3,12 @@
 In one frame, in this order: memories that end, those that preempted requests lose, the next step of what is being
 shared, growth of those that run, and admissions, each oldest first. While a running request is refused what it cannot
 do without, nobody is admitted. A frame leaves before a model step and its answer is used after it, so growth costs no
-waiting. An admission finds what others computed and is budgeted beside it in one step of the device.
+waiting. An admission finds what others computed and is budgeted beside it in one step of the device; one that died
+with a worker asks first for what that left, and is admitted with it, whatever others wait for.
 
 Where the device demands memory back, for a request of some other actor that is older, the youngest lose theirs.
+An owner that dies holds up nobody who has room: what was asked of it is asked again of the next incarnation, and
+meanwhile those that lack memory wait. Where it has ended the session, everybody begins again in another one.
 While another thread captures a graph a boundary waits for its end, whatever the capture says: the loop has nobody to
 tell a refusal.
 """
@@ -15,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kvcluster.driver.gate import patient_operation
-from kvcluster.errors import DriverError, KvClusterError, LimitReached
+from kvcluster.errors import DriverError, KvClusterError, LimitReached, SessionEnded
 from kvcluster.index.token_chain import packed
-from kvcluster.services.asks import Ask, End, Find, Grow, Shed
+from kvcluster.services.asks import Adopt, Ask, End, Find, Grow, Shed
 from kvcluster.services.frames import in_frames
 from kvcluster.services.kv_port import KvMemory, KvPort, PendingFrame
 from kvcluster.services.request.answers import Answered, Answers
@@ -26,7 +29,10 @@ from kvcluster.services.request.margin import admission_tokens, is_due, needed_t
 from kvcluster.services.request.shared import Shared
 from kvcluster.services.request.targets import leader_of
 from kvcluster.services.request.wait_die import GiveBack, Preempt, StartOver, Wait, enough, remedy
+from kvcluster.wire.adopt import MOST_SESSIONS
 from kvcluster.wire.messages import MOST_TOKENS
+
+SEEK_S = 0.01  # between two looks for an owner that is sought, where there is nothing to compute
 
 
 class MemoryDesk:
@@ -53,12 +59,31 @@ class MemoryDesk:
         released after a fence rides along here. What of it cannot be unmapped stays charged, as their memory says.
 
         Raises:
-            KvClusterError: the session is of no more use (see `Answers.absorb`).
+            KvClusterError: the owner is lost for good, or does what it should not (see `Answers.absorb`).
         """
-        self._answers.heed(self._port.tend())
+        if self._is_in_touch():
+            self._answers.heed(self._port.tend())
         if all(pending.ready() for pending in self._pending):
             self.settle()
-            self._send(self._due())
+            if not self._port.is_adrift:
+                self._send(self._due())
+
+    def _is_in_touch(self) -> bool:
+        try:
+            return self._port.in_touch()
+        except SessionEnded:
+            self._begin_again()
+            return False
+
+    def _begin_again(self) -> None:
+        """Every memory is closed: whoever had one, or waits in one, waits for another in the place of its age."""
+        shared, self._pending = self._shared, ()
+        for crew in {g.crew for g in shared.roster.all() if g.crew}:
+            self._answers.disband(crew)
+        for generation in shared.roster.all():
+            shared.discard(generation)
+            shared.roster.requeue(generation)
+        shared.ending.clear()
 
     @patient_operation
     def settle(self) -> None:
@@ -76,8 +101,16 @@ class MemoryDesk:
         answered, self._answers.answered = self._answers.answered, []
         return answered
 
+    def drain_resumed(self) -> list[Generation]:
+        """Those that heard since the last call what a process that died had said of them, or have what it had."""
+        remains = self._answers.remains
+        resumed, remains.resumed = remains.resumed, []
+        return resumed
+
     def due_at(self) -> float:
         """When there is something to ask that nobody's step or answer leads to; infinity for never."""
+        if self._port.is_adrift:
+            return self._clock() + SEEK_S
         running = self._shared.roster.running
         if self._shared.ending or self._shared.publications or any(g.targets.reached(g.held) for g in running):
             return float("-inf")
@@ -163,6 +196,7 @@ class MemoryDesk:
         elif self._shared.flee and (end := self._shared.flee(victim)):
             yield end
             return
+        victim.computed = 0  # it gave it back; to compute it again makes good no failure
         victim.ask_again_at = max(victim.ask_again_at, again_at)
         self._shared.roster.requeue(victim)
         yield Shed(_memory_of(victim))
@@ -187,10 +221,12 @@ class MemoryDesk:
             if generation.needs_more and _memory_of(generation) not in self._shared.publications:
                 yield generation
 
-    def _admissions(self, now: float) -> Iterator[Grow | Find]:
+    def _admissions(self, now: float) -> Iterator[Grow | Find | Adopt]:
         for generation in self._candidates(now):
             memory = generation.memory or self._open(generation)
-            if memory is not None:
+            if memory is not None and self._may_adopt(generation):
+                yield Adopt(memory, generation.died_with[:MOST_SESSIONS], generation.order.label)
+            elif memory is not None:
                 known, most = len(generation.tokens), generation.order.most_held
                 tokens = admission_tokens(known, most, self._shared.settings.margin_steps)
                 looks = generation.looks and generation.order.cache_root and known <= MOST_TOKENS
@@ -214,8 +250,14 @@ class MemoryDesk:
                 seats -= generation.seats
         return found
 
+    def _may_adopt(self, generation: Generation) -> bool:
+        """Whether a process died that had it, and its device is the one here; host pages keep nothing of the kind."""
+        return bool(generation.died_with) and not self._port.welcome.block_tokens
+
     def _hold_back(self, generation: Generation, admitted: list[Generation]) -> bool:
         """Whether somebody older computes the beginning of this one's prompt; that one is to share it, then."""
+        if self._may_adopt(generation):
+            return False
         older = [other for other in self._shared.roster.running if other.named and other.arrival < generation.arrival]
         older = [other for other in (*older, *admitted) if other.looks and not other.crew]
         leader = leader_of(generation, older, self._shared.worth)

@@ -7,13 +7,16 @@ all of them but the last are prefilled as if they were one prompt, so what a use
 from __future__ import annotations
 
 from enum import Enum
+from struct import iter_unpack
 from typing import TYPE_CHECKING, Any
 
 from kvcluster.engine.sampling import DrawKey
 from kvcluster.errors import OutOfBudget
 from kvcluster.ids import RequestId
+from kvcluster.index.token_chain import ID_BYTES
 from kvcluster.services.completion import Completion
 from kvcluster.services.kv_port import KvMemory
+from kvcluster.services.progress_page import Slot
 from kvcluster.services.request.back_off import BackOff
 from kvcluster.services.request.order import Order
 from kvcluster.services.request.targets import Targets
@@ -58,6 +61,10 @@ class Generation:
         self.is_whole = True  # its memory has the rows of all tokens that it holds
         self.places_too_small = 0  # whatever is free there
         self.may_return = crew is None  # from host pages to the device
+        self.slot: Slot | None = None  # where its progress is noted
+        self.computed = 0  # the most tokens of it that were written at once, and not given back, whoever wrote them
+        self.died_with = order.died_with  # whose remains it asks for before anything else
+        self.waits_for_death_until: float | None = None  # of the process whose remains it asked for
         self.looks = True  # for what others computed, when it asks to be admitted
         self.is_held_back = False  # somebody who runs computes the beginning of its prompt
         self.finish_reason: str | None = None
@@ -135,10 +142,12 @@ class Generation:
         """Another beam of its crew, which holds what it holds; its memory is a fork, and leaves nothing for others."""
         twin = Generation(self.order, self._text, self.crew)
         twin.tokens, twin.held, twin.is_whole = list(self.tokens), self.held, False
+        twin.computed = self.held
         return twin
 
     def leave_memory(self) -> KvMemory | None:
         """Give up its memory, if it has one; its place in the queue is remembered."""
+        self._note_loss()
         memory, self.memory = self.memory, None
         if memory is not None and memory.arrival is not None:
             self._arrival, self.former = memory.arrival, memory.request
@@ -176,12 +185,23 @@ class Generation:
 
     def stripped(self) -> None:
         """Its windows are gone, or on their way; what is held must be computed again."""
+        self._note_loss()
         self.held = self.joined = 0
         self.targets = Targets()
         self.views = None
         self.committed_bytes = self.shared_bytes = 0
         self.refusal = None
         self.preempted_in_vain = False
+
+    def adopt(self, tokens: int) -> None:
+        """It begins to run with `tokens` tokens that a process computed which died."""
+        self.begin(0)
+        self.held = tokens
+
+    def _note_loss(self) -> None:
+        """Before a window goes: whoever follows must not take it for this one's."""
+        if self.slot is not None:
+            self.slot.lost()
 
     def move(self, phase: Phase) -> None:
         self.phase = moved(self.phase, phase, PHASE_MOVES)
@@ -208,6 +228,19 @@ class Generation:
     def draw_key(self) -> DrawKey:
         """The draw of its next token."""
         return DrawKey(sample=self.order.sample, position=len(self.tokens))
+
+    def wrote(self, count: int) -> int:
+        """Its next `count` tokens are written; how many of them had been written before."""
+        before, self.held = self.held, self.held + count
+        again = max(0, min(self.computed, self.held) - before)
+        self.computed = max(self.computed, self.held)
+        return again
+
+    def said(self, token_ids: bytes) -> None:
+        """What a process that died had emitted: tokens that are not known here are taken, without computing them."""
+        for (token_id,) in iter_unpack("<I", token_ids[self.emitted * ID_BYTES :]):
+            if self.finish_reason is None:
+                self.take(token_id)
 
     def take(self, token_id: int) -> None:
         """The next token was chosen; sets `finish_reason` where it is the last."""

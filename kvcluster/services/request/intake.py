@@ -19,6 +19,7 @@ from kvcluster.index.token_chain import packed
 from kvcluster.services.completion import MOST_CHOICES, CompletionRequest, Refused
 from kvcluster.services.request.crew import Crew
 from kvcluster.services.request.generation import Generation
+from kvcluster.services.request.label import label_of
 from kvcluster.services.request.order import Order
 from kvcluster.services.request.settings import RequestSettings
 from kvcluster.services.request.text import AnswerText
@@ -60,7 +61,8 @@ class Intake:
             replace(first, number=next(self._numbers), choice=choice, sample=first.sample + choice)
             for choice in range(1, request.n)
         )
-        return [Generation(order, text) for order, text in zip((first, *others), texts, strict=True)]
+        labelled = [self._labelled(order, request) for order in (first, *others)]
+        return [Generation(order, text) for order, text in zip(labelled, texts, strict=True)]
 
     def _order(self, key: int, request: CompletionRequest, prompt: tuple[int, ...], params: SamplingParams) -> Order:
         """Of the first text."""
@@ -96,13 +98,19 @@ class Intake:
     def _text(self, request: CompletionRequest) -> AnswerText:
         return AnswerText(self._tokenizer.detokenizer(), StopStrings(request.stop))
 
+    def _labelled(self, order: Order, request: CompletionRequest) -> Order:
+        label = label_of(self._identity(request.cache_salt), order, request.stop)
+        return replace(order, label=label, died_with=request.died_with if label else ())
+
     def _cache_root(self, salt: str) -> bytes:
         """Under what its K and V are found; nothing, where nothing is to be found."""
-        model, settings = self._model, self._settings
-        if not settings.prefix_cache or not model.fingerprint:
+        if not self._settings.prefix_cache or not self._model.fingerprint:
             return b""
-        dtype, layout = str(model.dtype), str(settings.layout)
-        return CacheIdentity(model.fingerprint, dtype, layout, salt=salt).root
+        return self._identity(salt).root
+
+    def _identity(self, salt: str) -> CacheIdentity:
+        model, settings = self._model, self._settings
+        return CacheIdentity(model.fingerprint, str(model.dtype), str(settings.layout), salt=salt)
 
     def _token_ids(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         if not isinstance(prompt, str):

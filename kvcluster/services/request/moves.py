@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kvcluster.errors import (
+    DeviceUnreachable,
     DriverError,
     GrantRefused,
     KvClusterError,
@@ -23,6 +24,7 @@ from kvcluster.errors import (
     OutOfBudget,
     Quarantined,
 )
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.services.asks import End, Grow
 from kvcluster.services.kv_port import KvMemory, KvPort
 from kvcluster.services.request.back_off import BackOff
@@ -30,7 +32,9 @@ from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.margin import admission_tokens
 from kvcluster.services.request.shared import Shared
 
-REFUSALS = OutOfBudget | NeverFits | NotAllowed | LimitReached | DriverError | GrantRefused | Quarantined
+REFUSALS = (
+    DeviceUnreachable | OutOfBudget | NeverFits | NotAllowed | LimitReached | DriverError | GrantRefused | Quarantined
+)
 
 
 class Moves:
@@ -53,10 +57,13 @@ class Moves:
         """
         from kvcluster.tensors.moving import copy_to_pages
 
+        if self._pages_port.is_adrift:
+            return None
         memory = self._grown(self._pages_port, self._pages, generation)
         if isinstance(memory, KvClusterError):
             return None
         is_whole = copy_to_pages(generation.views, memory.views(self._pages.dtype), generation.held)
+        reach(Failpoint.REQUEST_FLEEING)
         end = self._arrive(generation, memory, self._device, self._pages)
         generation.is_whole = generation.is_whole and is_whole
         return end
@@ -65,7 +72,8 @@ class Moves:
         """The oldest of the pages goes back, if one may and the device has room for it. Raises as `flee`."""
         roster = self._device.roster
         is_short = bool(roster.waiting) or any(generation.refusal for generation in roster.running)
-        if is_short or self._clock() < self._again_at:
+        is_adrift = self._device_port.is_adrift or self._pages_port.is_adrift
+        if is_short or is_adrift or self._clock() < self._again_at:
             return
         generation = self._waiting() or self._returning()
         if generation is None:
@@ -84,6 +92,7 @@ class Moves:
         from kvcluster.tensors.moving import copy_from_pages
 
         copy_from_pages(generation.views, memory.views(self._device.dtype), generation.held)
+        reach(Failpoint.REQUEST_RETURNING)
         self._pages.ending.append(self._arrive(generation, memory, self._pages, self._device))
 
     def _begin(self, generation: Generation, memory: KvMemory) -> None:

@@ -12,7 +12,8 @@ class Order:
     """One text of the request `key`. `number` is the place in order of submission, `choice` that among its texts.
 
     `sample` numbers the draws of its seed. What others computed is found under the same `cache_root`; empty: nothing
-    is looked for. `packed_prompt` is the prompt as `index.token_chain` has it.
+    is looked for. `packed_prompt` is the prompt as `index.token_chain` has it. Under `label` (`request.label`) its
+    progress is noted, and looked for among what the sessions that it `died_with` left.
     """
 
     key: int
@@ -25,6 +26,8 @@ class Order:
     sample: int = 0
     cache_root: bytes = b""
     packed_prompt: bytes = b""
+    label: bytes = b""
+    died_with: tuple[str, ...] = ()
 
     @property
     def total_tokens(self) -> int:

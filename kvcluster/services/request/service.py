@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from kvcluster.engine.sampling import next_tokens
+from kvcluster.failpoints import Failpoint, reach
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
 from kvcluster.services.kv_port import KvPort
 from kvcluster.services.pages.port import PagePort
@@ -22,6 +23,7 @@ from kvcluster.services.request.generation import Generation
 from kvcluster.services.request.inbox import Cancelled, Inbox, Submitted
 from kvcluster.services.request.intake import BAD_REQUEST, INVALID, Intake
 from kvcluster.services.request.moves import Moves
+from kvcluster.services.request.notes import Notes
 from kvcluster.services.request.place import Place, open_places
 from kvcluster.services.request.schedule import Piece, plan_step
 from kvcluster.services.request.settings import RequestSettings
@@ -78,6 +80,7 @@ class RequestService:
         self._choices = Choices()
         self._finished: list[tuple[int, Completion | Refused]] = []
         self._statistics = RequestStatistics()
+        self._notes = Notes(places[0].port.progress, places[0].shared)
 
     # --- from any thread ------------------------------------------------------------------------------------------
 
@@ -135,6 +138,10 @@ class RequestService:
         finished, self._finished = self._finished, []
         return finished
 
+    def distrust(self) -> None:
+        """The loop failed, by an error: nobody goes on with what it computed. Who was killed cannot say so."""
+        self._notes.distrusted()
+
     def close(self) -> None:
         """Give every memory back; requests without an answer get none. Closing twice is once.
 
@@ -180,6 +187,7 @@ class RequestService:
         """Whatever goes on for this key ends without an answer."""
         for place in self._places:
             for generation in place.shared.roster.of(key):
+                self._notes.dropped(generation)
                 self._leave(place, generation)
         self._choices.forget(key)
         self._inbox.over(key)
@@ -189,13 +197,20 @@ class RequestService:
         return plan_step(running, self._places[0].shared.settings)
 
     def _compute(self, pieces: Sequence[Piece]) -> None:
+        reach(Failpoint.STEP_PLANNED)
         logits = self._model.forward([piece.slice() for piece in pieces])
+        reach(Failpoint.STEP_COMPUTED)
         sampling = [piece.generation for piece in pieces if piece.samples]
-        for piece in pieces:
-            piece.generation.held += piece.count
+        self._tally.add(recomputed_tokens=sum(piece.generation.wrote(piece.count) for piece in pieces))
         self._count_step()
-        if not sampling:
-            return
+        if sampling:
+            self._go_on(sampling, logits)
+        if sampling or logits.device.type == "cpu":  # else a GPU may be at work on it
+            self._notes.computed([piece.generation for piece in pieces])
+            reach(Failpoint.STEP_NOTED)
+
+    def _go_on(self, sampling: list[Generation], logits: torch.Tensor) -> None:
+        """The next token of each."""
         self._tally.add(generated_tokens=len(sampling))
         crews = {generation.crew for generation in sampling if generation.crew}
         if crews:
@@ -209,6 +224,7 @@ class RequestService:
     def _sample(self, sampling: Sequence[Generation], logits: torch.Tensor) -> None:
         orders = [generation.order.params for generation in sampling]
         chosen = next_tokens(logits, orders, [generation.draw_key for generation in sampling])
+        reach(Failpoint.STEP_SAMPLED)
         for generation, token_id in zip(sampling, chosen, strict=True):
             self._extend(generation, token_id)
 
@@ -225,9 +241,13 @@ class RequestService:
 
     def _extend(self, generation: Generation, token_id: int) -> None:
         generation.take(token_id)
-        if generation.finish_reason is None:
-            return
-        self._leave(self._place_of(generation), generation)
+        if generation.finish_reason is not None:
+            self._conclude(self._place_of(generation), generation)
+
+    def _conclude(self, place: Place, generation: Generation) -> None:
+        """One text is complete."""
+        self._notes.done(generation)
+        self._leave(place, generation)
         order = generation.order
         if answer := self._choices.take(order.key, order.choice, generation.completion()):
             self._answer(order.key, answer)
@@ -235,8 +255,14 @@ class RequestService:
     def _answer_decided(self) -> None:
         """What the owners of memory decided. A request of which one text is refused is refused."""
         for place in self._places:
+            resumed = place.desk.drain_resumed()
+            self._notes.computed(resumed)
+            for generation in resumed:
+                if generation.finish_reason is not None:  # what was said by who died was all of it
+                    self._conclude(place, generation)
             for answered in place.desk.drain_answered():
                 key = answered.generation.order.key
+                self._notes.dropped(answered.generation)
                 if self._choices.is_expected(key):
                     self._cancel(key)
                     self._answer(key, answered.outcome)

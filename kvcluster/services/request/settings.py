@@ -27,7 +27,8 @@ class RequestSettings:
     `quarantine_wait_s` is how long a request waits for memory that only the end of some process can bring back; None
     is twice the device's lease. With `prefix_cache` what was computed is kept for requests that begin alike, until the
     memory is needed; requests that run together share what spares one of them `least_shared_tokens` or more, because
-    sharing takes its owner two or three steps.
+    sharing takes its owner two or three steps. A request that died with a worker waits at most `death_wait_s` until the
+    device knows of that death: Ray kills a worker that is stopped after 5 s.
     """
 
     layout: Layout = Layout.TOKEN_MAJOR
@@ -40,6 +41,7 @@ class RequestSettings:
     quarantine_wait_s: float | None = None
     prefix_cache: bool = True
     least_shared_tokens: int = 64
+    death_wait_s: float = 8.0
     fallback: Fallback = Fallback.WAIT
 
     def __post_init__(self) -> None:

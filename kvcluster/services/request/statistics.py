@@ -19,8 +19,10 @@ class RequestStatistics:
 
     `requests_done` counts answers of both kinds, `refusals` the device's refusals for lack of budget. `lookups` are
     admissions that looked for what others computed, `hit_tokens` what they found of it; `publications` are what was
-    shared before its owner ended. `fallbacks` went from the device to host pages before they began, `moves` between
-    the two with what they had computed.
+    shared before its owner ended. `recomputed_tokens` were computed before, by a process that died or in memory that
+    was lost by a failure; what a preempted request gave back is none of it. `adoptions` went on in memory that a dead
+    process left. `fallbacks` went from the device to host pages before they began, `moves` between the two with what
+    they had computed.
     `quarantined_bytes` could not be unmapped when they were to be given back: only this process's end frees them.
     `driver_calls` are those of the client's driver, which in a LocalDevice is the device's too.
     """
@@ -34,6 +36,8 @@ class RequestStatistics:
     lookups: int = 0
     hit_tokens: int = 0
     publications: int = 0
+    recomputed_tokens: int = 0
+    adoptions: int = 0
     fallbacks: int = 0
     moves: int = 0
     quarantined_bytes: int = 0

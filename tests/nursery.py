@@ -1,42 +1,47 @@
-"""A process that has imported what a client of host pages needs, and forks a client whenever it is asked for one.
+"""A process that has imported what clients of one kind need, and forks a client whenever it is asked for one.
 
-To import torch takes a process longer than all that a test does with it. Run as `python -m tests.pages.nursery SOCKET`;
-it computes nothing itself, so that a fork of it is as good as a new process.
+To import what it needs takes a new process longer than all that a test does with it. Run as `python -m tests.nursery
+MODULE SOCKET`, where `serve(*words)` of the module is a client, with commands on its standard input and answers on its
+standard output. The nursery computes nothing and has one thread, so that a fork of it is as good as a new process.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import IO, Any
 
-from kvcluster.failpoints import ENVIRONMENT
-from kvcluster.testing.arming import arm_from_environment
-from tests.pages.child import serve
+from kvcluster.failpoints import arm_with
 from tests.piped import ROOT, TIMEOUT_S
 
 MOST_BYTES = 4096
+NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
 class Nursery:
-    """The process, asked from a test's. `close` ends it; its children are ended one by one before."""
+    """The process, asked from a test's. `close` ends it; its children are ended one by one before.
 
-    def __init__(self) -> None:
+    Every child has `env` in its environment, and what it is born with: where libraries are must be said here.
+    """
+
+    def __init__(self, module: str, env: Mapping[str, str] = NO_ENV) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            command = [sys.executable, "-m", "tests.pages.nursery", str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT)
+            command = [sys.executable, "-m", "tests.nursery", module, str(theirs.fileno())]
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT, env={**os.environ, **env})
         self._socket.settimeout(TIMEOUT_S)
 
-    def born(self, address: str, failpoints: str = "") -> Newborn:
-        """A client of the pages at this address."""
+    def born(self, *words: str, env: Mapping[str, str] = NO_ENV, failpoints: str = "") -> Newborn:
+        """A client, with `env` in its environment; a failpoint that is armed in it may kill it."""
         (read_in, write_in), (read_out, write_out) = os.pipe(), os.pipe()
-        pid = self.ask("bear", address, failpoints, hands=(read_in, write_out))
+        pid = self.ask("bear", words, dict(env), failpoints, hands=(read_in, write_out))
         for descriptor in (read_in, write_out):
             os.close(descriptor)
         return Newborn(self, pid, (open(write_in, "w"), open(read_out)))
@@ -78,34 +83,35 @@ class Newborn:
 
 
 def main() -> None:
-    asked = socket.socket(fileno=int(sys.argv[1]))
+    client, asked = importlib.import_module(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
     while True:
         message, hands, _, _ = socket.recv_fds(asked, MOST_BYTES, 2)
         answer = None
         match json.loads(message) if message else None:
-            case "bear", address, failpoints:
+            case "bear", words, env, failpoints:
                 if not (answer := os.fork()):
                     asked.close()
-                    return live(address, failpoints, hands)
+                    prepare(hands, env, failpoints)
+                    client.serve(*words)
+                    return
                 for descriptor in hands:
                     os.close(descriptor)
             case "wait", pid, options:
                 found, status = os.waitpid(pid, options)
                 answer = os.waitstatus_to_exitcode(status) if found else None
             case None:
-                return None
+                return
         asked.send(json.dumps(answer).encode())
 
 
-def live(address: str, failpoints: str, hands: Sequence[int]) -> None:
-    """In the fork: be a client, with these descriptors as standard input and output."""
+def prepare(hands: Sequence[int], env: Mapping[str, str], failpoints: str) -> None:
+    """In the fork: with these descriptors as standard input and output."""
     for place, descriptor in enumerate(hands):
         os.dup2(descriptor, place)
         os.close(descriptor)
+    os.environ.update(env)
     if failpoints:
-        os.environ[ENVIRONMENT] = failpoints
-        arm_from_environment()
-    serve(address)
+        arm_with(failpoints)
 
 
 if __name__ == "__main__":

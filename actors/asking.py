@@ -1,0 +1,84 @@
+"""Asking every actor of ours the same at once, in bounded time: whoever hangs holds up nobody's answer.
+
+Actors are found by their names, which need no dashboard: "device/<node>/<device>", "host-kv/<node>/<pages>",
+"request/<node>/<job>/<worker>". One that ends between the two steps, as an idle device does, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util import list_named_actors
+
+from actors.owners import NAMESPACE, OwnerKind, reason_of
+from actors.request import WORKER
+from kvcluster.errors import InvariantBroken, KvClusterError
+
+ANSWER_TIMEOUT_S = 10.0
+FETCH_TIMEOUT_S = 1.0  # of an answer that is there
+SILENT = "it does not answer"
+OWNERS = tuple(f"{kind}/" for kind in OwnerKind)
+WORKERS = (f"{WORKER}/",)
+
+
+class Silent(Exception):
+    """An actor that is there, and of which there is no answer; in one sentence."""
+
+
+def actors_named(prefixes: Sequence[str]) -> dict[str, Any]:
+    """The actors whose names begin so, by name, in its order."""
+    named = list_named_actors(all_namespaces=True)
+    names = sorted(actor["name"] for actor in named if actor["namespace"] == NAMESPACE)
+    found = {name: _actor(name) for name in names if name.startswith(tuple(prefixes))}
+    return {name: actor for name, actor in found.items() if actor is not None}
+
+
+def answers(
+    actors: dict[str, Any], ask: Callable[[Any], Any], *, timeout_s: float = ANSWER_TIMEOUT_S
+) -> dict[str, Any | Silent]:
+    """What each answers to `ask`, or a Silent; those that have ended are left out.
+
+    Raises:
+        What an actor itself raised, but for refusals and InvariantBroken: each is a Silent of its sentence.
+    """
+    asked = {name: ask(actor) for name, actor in actors.items()}
+    if asked:
+        ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)
+    heard = {name: _heard(reference) for name, reference in asked.items()}
+    return {name: said for name, said in heard.items() if not isinstance(said, _Ended)}
+
+
+class _Ended:
+    """In the place of an answer: the actor is dead."""
+
+
+def _actor(name: str) -> Any | None:
+    try:
+        return ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:  # it has ended
+        return None
+
+
+def _heard(reference: Any) -> Any | Silent | _Ended:
+    ready, _ = ray.wait([reference], timeout=0)
+    if not ready:
+        return Silent(SILENT)
+    try:
+        return ray.get(reference, timeout=FETCH_TIMEOUT_S)
+    except RayTaskError as error:
+        if isinstance(error.cause, InvariantBroken):
+            return Silent(error.cause.sentence)
+        if isinstance(error.cause, KvClusterError):
+            return Silent(str(error.cause))
+        raise
+    except GetTimeoutError:
+        return Silent(SILENT)
+    except ActorUnavailableError:
+        return Silent("it ended, and is being started again")
+    except RayActorError:
+        return _Ended()
+    except RayError as error:
+        return Silent(reason_of(error))

@@ -1,0 +1,75 @@
+"""Watching the processes of one machine, to say how each ended: the kernel tells it to whoever watched them alive.
+
+So a SIGKILL is told from a crash without anybody having asked the dead one anything. Processes of other machines end
+unseen here; what is known of those is what their clients and jobs tell.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from kvcluster.driver.exits import Watched, watch
+from kvcluster.services.chronicle import Who
+
+TICK_S = 0.2
+REAPED_WITHIN_S = 1.0  # of its end, by its parent; then it ended without a signal and without an exit code
+
+
+@dataclass(slots=True)
+class _Watch:
+    who: Who
+    process: Watched
+    ended_at: float | None = None
+
+
+class Vigil:
+    """`ended` is called on the vigil's own thread, with what the kernel says, or nothing of an end in order."""
+
+    def __init__(self, ended: Callable[[Who, str], None]) -> None:
+        self._ended = ended
+        self._lock = threading.Lock()
+        self._watched: dict[int, _Watch] = {}  # by descriptor
+        self._stopping = threading.Event()
+
+    def begin(self, who: Who) -> None:
+        """Watch this process from now on; one that is gone already, or one too many, is not watched."""
+        with suppress(OSError):
+            if (process := watch(who.pid)) is not None:
+                with self._lock:
+                    self._watched[process.descriptor] = _Watch(who, process)
+
+    def run(self) -> None:
+        """Until `end`. The whole of a thread."""
+        while not self._stopping.is_set():
+            self._look()
+
+    def end(self) -> None:
+        """Watch nobody any more."""
+        self._stopping.set()
+
+    def _look(self) -> None:
+        with self._lock:
+            watched = dict(self._watched)
+        poller = select.poll()
+        for descriptor, each in watched.items():
+            if each.ended_at is None:
+                poller.register(descriptor, select.POLLIN)
+        for descriptor, _ in poller.poll(TICK_S * 1000):
+            watched[descriptor].ended_at = time.monotonic()
+        for descriptor, each in watched.items():
+            if each.ended_at is not None:
+                self._conclude(descriptor, each, each.ended_at)
+
+    def _conclude(self, descriptor: int, each: _Watch, ended_at: float) -> None:
+        ending = each.process.ending()
+        if not ending and time.monotonic() < ended_at + REAPED_WITHIN_S:
+            return
+        with self._lock:
+            del self._watched[descriptor]
+        each.process.close()
+        self._ended(each.who, ending)

@@ -1,0 +1,195 @@
+"""One port's frames and replies with its owner of memory, from session to session and incarnation to incarnation.
+
+While the owner is lost (`services.contact`) nothing is sent, and what was sent and not answered counts as not executed:
+the process that may have executed it is dead, or has ended the session, and nothing that it gave was taken. Where
+nobody knows how to find an owner again, a loss is an error, and what was asked may have run.
+
+What a port does with a new incarnation, or a new session, is its own: a device's goes on with what is mapped
+(`services.renewal`), and one of host pages begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Generic, Protocol, TypeVar
+
+from kvcluster.errors import DeviceUnreachable, KvClusterError, SessionEnded, StaleEpoch
+from kvcluster.services.contact import Contact, Link, Seek
+from kvcluster.services.correspondence import Correspondence, Sent, Traffic
+from kvcluster.services.transport import Sender
+from kvcluster.wire import messages as wire
+from kvcluster.wire.faults import error_of
+from kvcluster.wire.socket import Reclaim, Welcome
+
+SentTo = tuple[Correspondence, Sent | None]
+"""In whose order a frame stands, and what was sent; None: it could not be."""
+
+_ENDS = frozenset({StaleEpoch.__name__, SessionEnded.__name__})
+
+
+class Line(Sender, Protocol):
+    """How frames get to an owner, and how one sees that it is there."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the owner is there, as far as one can see without asking."""
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether the owner said that the session is over; it is heard by `pushes`."""
+
+    def pushes(self) -> tuple[Reclaim, ...]:
+        """What the owner demands back, since the last call. Never waits."""
+
+    def surrender(self) -> None:
+        """Say that nothing of the session is mapped here any more, and end it.
+
+        Raises:
+            DeviceUnreachable: that was not heard. What the session had waits for the process's end.
+        """
+
+    def close(self) -> None:
+        """End the session. The owner takes back what it still had."""
+
+
+L = TypeVar("L", bound=Line)
+W = TypeVar("W")
+
+
+class Touch(Enum):
+    """How it stands with the owner."""
+
+    REACHED = "reached"
+    GONE = "gone"  # its socket is closed
+    SOUGHT = "sought"
+    FOUND = "found"  # `Exchange.link` is the way to it
+    ENDED = "ended"  # it has ended the session, and nothing that this process has is its own any more
+
+
+class Exchange(Generic[L, W]):
+    """For one thread. `line` is how the owner is reached now, `session` and `welcome` what it was met with."""
+
+    def __init__(self, session: str, welcome: Welcome, line: L, seek: Seek[W] | None) -> None:
+        self.session = session
+        self.welcome = welcome
+        self.line = line
+        self.traffic = Traffic()
+        self.link: Link[W] | None = None
+        self._letters = Correspondence(session, welcome.epoch, self.traffic)
+        self._contact = Contact(seek)
+        self._is_over = False
+        self._reclaims: list[Reclaim] = []
+
+    @property
+    def can_be_found(self) -> bool:
+        """Whether an owner that dies is sought, so that its loss is an outcome and no error."""
+        return self._contact.can_seek
+
+    @property
+    def is_adrift(self) -> bool:
+        """Whether nothing is answered now: the owner is sought, or has ended the session."""
+        return self._contact.is_lost or self._is_over
+
+    def look(self) -> Touch:
+        """How it stands. Never waits.
+
+        Raises:
+            KvClusterError: the owner is lost for good. What is mapped stays mapped.
+        """
+        if self._contact.is_lost:
+            self.link = self._contact.found()
+            return Touch.SOUGHT if self.link is None else Touch.FOUND
+        self._reclaims += self.line.pushes()
+        if self.line.is_fenced or self._is_over:
+            return Touch.ENDED
+        return Touch.REACHED if self.line.is_open else Touch.GONE
+
+    def pushes(self) -> tuple[Reclaim, ...]:
+        """What the owner demands back since the last call. Never waits."""
+        heard, self._reclaims = self._reclaims, []
+        return (*heard, *self.line.pushes())
+
+    # --- frames ---------------------------------------------------------------------------------------------------
+
+    def send(self, ops: Sequence[wire.Operation]) -> SentTo:
+        """A frame on its way; none, while the owner is lost.
+
+        Raises:
+            DeviceUnreachable: the way is closed, and nobody finds another.
+        """
+        if self.is_adrift:
+            return self._letters, None
+        try:
+            return self._letters, self._letters.send(ops, self.line)
+        except DeviceUnreachable as loss:
+            self.lose(loss)
+            return self._letters, None
+
+    def is_answered(self, sent: SentTo) -> bool:
+        """Whether `receive` would not wait."""
+        letters, one = sent
+        return letters is not self._letters or one is None or one.reply.ready()
+
+    def receive(self, sent: SentTo) -> wire.Reply:
+        """The reply to a frame.
+
+        Raises:
+            DeviceUnreachable: none came. Where the owner `can_be_found`, what the frame asked counts as not executed;
+                else what it did is unknown.
+        """
+        letters, one = sent
+        if letters is not self._letters or one is None:
+            raise self.loss("it was lost before it answered")
+        try:
+            reply = letters.receive(one)
+        except DeviceUnreachable as loss:
+            self.lose(loss)
+            raise
+        if reply.fault and reply.fault.error in _ENDS and self.can_be_found:
+            error = error_of(reply.fault)
+            raise self.not_served(error) from error
+        return reply
+
+    def not_served(self, failure: KvClusterError) -> KvClusterError:
+        """The owner answered with `failure`; what is to be told of it, once it is clear whether somebody is lost."""
+        if not self.can_be_found:
+            return failure
+        match failure:
+            case StaleEpoch():
+                self.lose(self.loss(str(failure)))
+            case SessionEnded():
+                self._is_over = True
+            case DeviceUnreachable() if not self.line.is_open:
+                self.lose(failure)
+            case _:
+                return failure
+        return self.loss(str(failure))
+
+    # --- losing and finding ---------------------------------------------------------------------------------------
+
+    def loss(self, reason: str) -> DeviceUnreachable:
+        """The error of an owner that is lost."""
+        return DeviceUnreachable(device=self.welcome.device, reason=reason)
+
+    def lose(self, loss: DeviceUnreachable) -> None:
+        """The owner is gone: look for its next incarnation. Raises as `Contact.lose`."""
+        self._contact.lose(self.session, self.welcome.epoch, loss)
+
+    def end(self, successor: str) -> None:
+        """The session is over: look for the owner, whichever incarnation it is, under the name of `successor`."""
+        self.line.close()
+        self.session, self._is_over = successor, False
+        self._contact.lose(self.session, 0, self.loss("it ended the session"))
+
+    def go_on(self, welcome: Welcome, line: L) -> None:
+        """The owner was found: frames go there, beginning with the first."""
+        self.line.close()
+        self.welcome, self.line = welcome, line
+        self._letters = Correspondence(self.session, welcome.epoch, self.traffic)
+
+    def close(self) -> Link[W] | None:
+        """Seek no more, and end the session; returns what was found meanwhile, for the caller to close."""
+        link = self._contact.close()
+        self.line.close()
+        return link

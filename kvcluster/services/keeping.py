@@ -1,0 +1,265 @@
+"""What dead processes leave to their successors: their requests' memory for a while, and what they had said.
+
+Each session may have a progress page (`services.progress_page`). It is read when nothing of the session can be mapped
+anywhere any more, never sooner: an old process that lives may still write. Each text found there is *left*:
+
+    its memory    for `grace_s`, where the page says how many tokens are written and all of their windows are there.
+                  Charged as retained: it goes when somebody needs the room
+    its words     the ids that were emitted, for `WORDS_S`: they spare whoever computes it again one step a token
+
+A page that says that it is over leaves no memory: its process ended itself, or gave everything back. One that says that
+it is void leaves no words either, only how much was computed. Whoever says the label has what is left, the memory once.
+Called under the device service's lock.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from kvcluster.driver.linux import create_sparse
+from kvcluster.errors import LimitReached, NotAllowed
+from kvcluster.failpoints import Failpoint, reach
+from kvcluster.ids import RequestId, WindowRun
+from kvcluster.index.token_chain import ID_BYTES, count_of
+from kvcluster.memory.remnant import Remnant, remnant_of
+from kvcluster.memory.reservation import Reservation, ReservationState
+from kvcluster.services.books import Books
+from kvcluster.services.progress_page import FILE_BYTES, Found, Read, Stage, Standing, is_over, texts_of
+from kvcluster.services.queue import Queue
+from kvcluster.services.told import ToldIds
+from kvcluster.services.work import Work
+
+WORDS_S = 600.0  # a job that goes on has replayed everything by then
+MOST_LEFT = 4096  # texts; the oldest are forgotten first
+_IDS_OF_A_RUN = 8  # as many token ids of an answer are about as long as a run of windows
+
+
+@dataclass(slots=True, eq=False)
+class Left:
+    """One text of a dead session. `remnant`: its memory, until `kept_until`."""
+
+    session: str
+    standing: Standing
+    token_ids: bytes
+    remnant: Remnant | None
+    kept_until: float
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """What a request finds: see `wire.adopt.Adopted`."""
+
+    what: Literal["adopted", "said", "living", "nothing"]
+    tokens: int = 0
+    computed: int = 0
+    token_ids: bytes = b""
+    prefixes: tuple[int, ...] = ()
+    shared: tuple[WindowRun, ...] = ()
+    runs: tuple[WindowRun, ...] = ()
+    told: int = 0
+    arrival: int = 0
+
+
+_LIVING, _NOTHING = Adoption("living"), Adoption("nothing")
+
+
+class Keeping:
+    """Of one device. `clock` gives seconds."""
+
+    def __init__(
+        self, books: Books, queue: Queue, told: ToldIds, *, grace_s: float, clock: Callable[[], float]
+    ) -> None:
+        self._books = books
+        self._queue = queue
+        self._told = told
+        self._grace_s = grace_s
+        self._clock = clock
+        self._pages: dict[str, int] = {}  # descriptors
+        self._remnants: dict[str, list[Remnant]] = {}
+        self._left: dict[Left, None] = {}  # the oldest first
+        self._inherited: dict[RequestId, Left] = {}  # adopted, and its new page may not say so yet
+
+    # --- a session's page and its end -----------------------------------------------------------------------------
+
+    def page(self, session: str) -> int:
+        """The descriptor of the session's page, ours: made when it is first asked for.
+
+        Raises:
+            LimitReached: there is no descriptor for it. Nothing changed.
+        """
+        if session not in self._pages:
+            try:
+                self._pages[session] = create_sparse(FILE_BYTES)
+            except OSError as error:
+                remedy = f"raise ulimit -n ({error})"
+                raise LimitReached(limit="descriptors", need=1, free=0, remedy=remedy) from None
+        return self._pages[session]
+
+    def orphaned(self, session: str, reservations: Iterable[Reservation]) -> None:
+        """Its connection or its lease is about to end, with these still open."""
+        page = self._pages.get(session)
+        if page is None:
+            return
+        if is_over(_reading(page)):
+            self.gone(session)
+        else:
+            self._remnants[session] = [remnant for each in reservations if (remnant := remnant_of(each))]
+
+    def waits_for(self, session: str) -> bool:
+        """Whether its page is to be read when its process is gone."""
+        return session in self._pages
+
+    def gone(self, session: str) -> None:
+        """Nothing of it is mapped anywhere: what it leaves is kept. What else was isolated of it is not free yet."""
+        page, remnants = self._pages.pop(session, None), self._remnants.pop(session, [])
+        inherited = self._inherited_by(session)
+        if page is None:
+            return
+        by_number = {(remnant.request.number, remnant.request.generation): remnant for remnant in remnants}
+        try:
+            (texts, trusted), was_killed = texts_of(_reading(page)), not is_over(_reading(page))
+        finally:
+            os.close(page)
+        noted = {text.standing.label for text in texts}
+        for text in (*texts, *(text for text in inherited if text.standing.label not in noted)):
+            standing = text.standing
+            remnant = by_number.pop((standing.number, standing.generation), None)
+            has_memory = was_killed and standing.stage is Stage.RUNNING
+            self._leave(session, text, remnant if has_memory else None, trusted=trusted)
+        reach(Failpoint.DEVICE_LEFT_BEHIND)
+
+    def released(self, request: RequestId) -> None:
+        """It gave something back, so that what it adopted is not what it has."""
+        self._inherited.pop(request, None)
+
+    def expire(self) -> None:
+        """What nobody asked for in time is free, and then forgotten."""
+        now = self._clock()
+        for left in list(self._left):
+            if left.remnant is not None and left.kept_until <= now:
+                self._drop_memory(left)
+            if left.until <= now:
+                self._forget(left)
+
+    def close(self) -> None:
+        """Nobody is coming."""
+        for page in self._pages.values():
+            os.close(page)
+        self._pages.clear()
+        self._remnants.clear()
+        for left in list(self._left):
+            self._forget(left)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept for successors."""
+        return sum(remnant.size_bytes for remnant in self._books.kept)
+
+    # --- a successor ------------------------------------------------------------------------------------------------
+
+    def adopt(self, reservation: Reservation, sessions: Sequence[str], label: bytes, work: Work) -> Adoption:
+        """What one of these sessions, the newest first, left under this label is this request's; once.
+
+        Raises:
+            NotAllowed: the request holds or uses something, or the answer does not fit into the reply. Nothing changed.
+        """
+        if reservation.state is not ReservationState.RESERVED:
+            raise NotAllowed(reason=f"request {reservation.request} adopts before it holds or uses anything")
+        if any(session in self._pages for session in sessions):
+            return _LIVING
+        left = self._find(sessions, label)
+        if left is None:
+            return _NOTHING
+        work.naming(range(count_of(left.token_ids) // _IDS_OF_A_RUN))
+        remnant = left.remnant if left.remnant in self._books.kept else None
+        if remnant is None or not remnant.fits(reservation):
+            work.after.append(partial(self._drop_memory, left))
+            return Adoption("said", computed=left.standing.computed, token_ids=left.token_ids)
+        return self._adopted(reservation, left, remnant, work)
+
+    def _adopted(self, reservation: Reservation, left: Left, remnant: Remnant, work: Work) -> Adoption:
+        shared = remnant.shared
+        runs = shared.runs if shared else ()
+        work.naming((*runs, *remnant.runs))
+        work.handed += [*(shared.handles if shared else ()), *remnant.handles]
+        work.after.append(partial(self._hand_over, reservation, left, remnant))
+        standing = left.standing
+        reservation.arrival = self._queue.succeed(remnant.arrival, reservation)
+        return Adoption(
+            "adopted",
+            tokens=standing.written,
+            computed=standing.computed,
+            token_ids=left.token_ids,
+            prefixes=tuple(use.prefix.number for use in remnant.uses),
+            shared=runs,
+            runs=remnant.runs,
+            told=len(remnant.token_ids) // ID_BYTES,
+            arrival=reservation.arrival,
+        )
+
+    def _hand_over(self, reservation: Reservation, left: Left, remnant: Remnant) -> None:
+        self._books.hand_over(remnant, reservation)
+        self._told.put(reservation, remnant.token_ids)
+        self._queue.weigh(reservation)
+        del self._left[left]
+        if not reservation.range_map.shape.has_rings:  # which may be written over before its page says anything
+            left.remnant = None
+            self._inherited[reservation.request] = left
+        reach(Failpoint.DEVICE_ADOPTED)
+
+    # --- parts --------------------------------------------------------------------------------------------------------
+
+    def _leave(self, session: str, text: Found, remnant: Remnant | None, *, trusted: bool) -> None:
+        standing, now = text.standing, self._clock()
+        may_be_kept = self._grace_s > 0 and standing.written > 0
+        if remnant is None or not may_be_kept or not remnant.holds(standing.written):
+            remnant = None
+        else:
+            self._books.keep(remnant)
+        token_ids = text.token_ids if trusted else b""
+        self._left[Left(session, standing, token_ids, remnant, now + self._grace_s, now + WORDS_S)] = None
+        if len(self._left) > MOST_LEFT:
+            self._forget(next(iter(self._left)))
+
+    def _inherited_by(self, session: str) -> list[Found]:
+        """What the session adopted: it may not have lived to note it."""
+        mine = [request for request in self._inherited if request.session == session]
+        taken = [(request, self._inherited.pop(request)) for request in mine]
+        return [Found(_in_memory_of(request, left.standing), left.token_ids) for request, left in taken]
+
+    def _find(self, sessions: Sequence[str], label: bytes) -> Left | None:
+        for session in sessions:
+            for left in self._left:
+                if left.session == session and left.standing.label == label:
+                    return left
+        return None
+
+    def _drop_memory(self, left: Left) -> None:
+        if left.remnant is not None and left.remnant in self._books.kept:  # or it was evicted
+            self._books.drop(left.remnant)
+        left.remnant = None
+
+    def _forget(self, left: Left) -> None:
+        self._drop_memory(left)
+        self._left.pop(left, None)
+
+
+def _reading(page: int) -> Read:
+    return lambda place, size_bytes: os.pread(page, size_bytes, place)
+
+
+def _in_memory_of(request: RequestId, standing: Standing) -> Standing:
+    return Standing(
+        standing.label,
+        Stage.RUNNING,
+        number=request.number,
+        generation=request.generation,
+        written=standing.written,
+        computed=standing.computed,
+        emitted=standing.emitted,
+    )

@@ -1,0 +1,168 @@
+"""The lock and the table of an owner's sessions, with processes that really hold it, die and are somebody else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvcluster.errors import DeviceUnreachable, LimitReached
+from kvcluster.services.session_file import (
+    MOST_ROWS,
+    SessionFile,
+    listening_at,
+    open_session_file,
+    started_at,
+)
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from kvcluster.services.session_file import open_session_file
+file = open_session_file(Path(sys.argv[1]), wait_s=10.0)
+file.enter("of-the-holder", int(sys.argv[2]))
+file.note("of-the-holder", 4096)
+file.listens_at("\\0somewhere")
+print(file.epoch, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "device-node-host:0.sessions"
+
+
+@pytest.fixture
+def client() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that may have memory mapped."""
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def opened(path: Path) -> SessionFile:
+    file = open_session_file(path, wait_s=10.0)
+    for survivor in file.survivors:
+        os.close(survivor.pidfd)
+    return file
+
+
+def hold(path: Path, pid: int) -> tuple[subprocess.Popen[str], int]:
+    """Another process that is an incarnation of the owner, and its epoch."""
+    command = [sys.executable, "-c", HOLDER, str(path), str(pid)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    return holder, int(holder.stdout.readline())
+
+
+def kill(holder: subprocess.Popen[str]) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+
+
+def test_a_killed_owner_leaves_its_living_clients_and_what_they_may_have_to_a_later_epoch(
+    path: Path, client: subprocess.Popen[bytes]
+) -> None:
+    holder, epoch = hold(path, client.pid)
+    assert listening_at(path) is not None
+    kill(holder)
+    file = opened(path)
+    [survivor] = file.survivors
+    assert (survivor.session, survivor.pid, survivor.size_bytes) == ("of-the-holder", client.pid, 4096)
+    assert (file.epoch > epoch, file.incarnation, listening_at(path)) == (True, 2, None)
+    file.close()
+    assert path.exists()
+
+
+def test_who_is_dead_or_is_another_process_by_now_is_not_left(path: Path, client: subprocess.Popen[bytes]) -> None:
+    holder, _ = hold(path, client.pid)
+    kill(holder)
+    data = bytearray(path.read_bytes())
+    at = data.index(b"of-the-holder") + 72  # when it started
+    data[at : at + 8] = (1).to_bytes(8, "little")
+    path.write_bytes(bytes(data))
+    file = opened(path)
+    assert file.survivors == ()
+    file.enter("another", client.pid)
+    file.close()
+    client.kill()
+    client.wait()
+    file = opened(path)
+    assert file.survivors == ()
+    file.close()
+    assert not path.exists()
+
+
+def test_two_incarnations_never_hold_the_lock_together(path: Path) -> None:
+    holder, _ = hold(path, os.getpid())
+    with pytest.raises(DeviceUnreachable, match="still holds"):
+        open_session_file(path, wait_s=0.05)
+    kill(holder)
+    opened(path).close()
+
+
+def test_a_stopped_owner_keeps_its_lock_until_it_is_dead(path: Path) -> None:
+    holder, _ = hold(path, os.getpid())
+    holder.send_signal(signal.SIGSTOP)
+    with pytest.raises(DeviceUnreachable):
+        open_session_file(path, wait_s=0.05)
+    kill(holder)
+    opened(path).close()
+
+
+def test_a_file_that_is_no_table_of_ours_is_begun_anew(path: Path) -> None:
+    path.write_bytes(b"something else" * 100)
+    assert listening_at(path) is None
+    file = opened(path)
+    assert (file.incarnation, file.survivors) == (1, ())
+    file.close()
+
+
+def test_nobody_is_there_where_no_file_is(path: Path) -> None:
+    assert listening_at(path) is None
+
+
+def test_a_session_that_is_struck_or_never_came_has_no_row(path: Path, client: subprocess.Popen[bytes]) -> None:
+    file = opened(path)
+    file.enter("one", client.pid)
+    file.enter("one", client.pid)
+    file.note("two", 5)
+    file.strike("one")
+    file.strike("two")
+    file.close()
+    assert not path.exists()
+
+
+def test_there_is_room_for_so_many_sessions_and_the_next_is_refused(path: Path) -> None:
+    file = opened(path)
+    for number in range(MOST_ROWS):
+        file.enter(f"s{number}", os.getpid())
+    with pytest.raises(LimitReached):
+        file.enter("one-more", os.getpid())
+    file.strike("s7")
+    file.enter("one-more", os.getpid())
+    for number in range(MOST_ROWS):
+        file.strike(f"s{number}")
+    file.strike("one-more")
+    file.close()
+
+
+def test_a_link_in_the_place_of_the_file_is_not_followed(path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    path.symlink_to(target)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_session_file(path, wait_s=0.05)
+    assert not target.exists()
+
+
+def test_when_a_process_began_is_known_while_it_lives(client: subprocess.Popen[bytes]) -> None:
+    assert started_at(client.pid) is not None
+    client.kill()
+    client.wait()
+    assert started_at(client.pid) is None
