@@ -11,7 +11,6 @@ from collections.abc import Callable
 from kvcluster.attach.protocol import Descriptors, HandedHandle
 from kvcluster.attach.sockets import MAX_DESCRIPTORS
 from kvcluster.driver.gate import patient_operation
-from kvcluster.driver.linux import duplicate
 from kvcluster.driver.protocol import Driver, PhysicalHandle
 from kvcluster.ids import ImportKey
 from kvcluster.services.audit import audit_memory
@@ -90,7 +89,7 @@ class DeviceService(FrameService):
             return descriptors
 
     def _page(self, session: str) -> Descriptors:
-        page = duplicate(self._memory.keeping.page(self._clients.find_live(session).name))
+        page = self._memory.keeping.page(self._clients.find_live(session).name)
         return Descriptors((HandedHandle(ImportKey(0, 0), FILE_BYTES, page),), 1)
 
     def handles(self, session: str, seq: int) -> tuple[PhysicalHandle, ...]:

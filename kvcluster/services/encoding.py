@@ -78,12 +78,12 @@ def operations_of(ask: Ask, grants: Iterator[int]) -> tuple[wire.Operation, ...]
     return ()
 
 
-def register_operations(memory: SequenceMemory, epoch: int) -> tuple[wire.Operation, ...]:
-    """`open` and `register`, for an incarnation that follows that of `epoch`."""
+def register_operations(memory: SequenceMemory) -> tuple[wire.Operation, ...]:
+    """`open` and `register`, for a later incarnation than the one that gave what is mapped."""
     holdings, key = memory.holdings, key_of(memory.request)
     prefixes = tuple(
         wire.OldPrefix(epoch=use.epoch or 0, prefix=use.number, runs=wire_runs(use.runs))
-        for use in holdings.old_prefixes(epoch)
+        for use in holdings.old_prefixes()
     )
     arrival, runs = memory.arrival or 0, wire_runs(holdings.old_runs())
     return (_opening(memory), wire.Register(request=key, arrival=arrival, runs=runs, prefixes=prefixes))

@@ -93,10 +93,13 @@ class Holdings:
         more = tuple(max(0, b - a) for a, b in zip(have, wanted, strict=True))
         return self.shape.granule_bytes * self.shape.window_count(more)
 
-    def old_prefixes(self, epoch: int) -> tuple[Used, ...]:
-        """What it reads of prefixes, for a device that was restarted; those of the last incarnation are `epoch`'s."""
+    def date_prefixes(self, epoch: int) -> None:
+        """Those that have no date yet were made by the incarnation of `epoch`, which is dead."""
         uses = [use if use.epoch is not None else replace(use, epoch=epoch) for use in self._uses]
         self._uses = [use for use in uses if use.runs]
+
+    def old_prefixes(self) -> tuple[Used, ...]:
+        """What it reads of prefixes, oldest first, for a device that was restarted."""
         return tuple(self._uses)
 
     def old_runs(self) -> tuple[WindowRun, ...]:

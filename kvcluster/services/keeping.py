@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from kvcluster.driver.linux import create_sparse
+from kvcluster.driver.linux import create_sparse, duplicate
 from kvcluster.errors import LimitReached, NotAllowed
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import RequestId, WindowRun
@@ -87,18 +87,18 @@ class Keeping:
     # --- a session's page and its end -----------------------------------------------------------------------------
 
     def page(self, session: str) -> int:
-        """The descriptor of the session's page, ours: made when it is first asked for.
+        """A new descriptor of the session's page, its receiver's. The page is made when it is first asked for.
 
         Raises:
-            LimitReached: there is no descriptor for it. Nothing changed.
+            LimitReached: there is no descriptor for it. Nothing is left open.
         """
-        if session not in self._pages:
-            try:
+        try:
+            if session not in self._pages:
                 self._pages[session] = create_sparse(FILE_BYTES)
-            except OSError as error:
-                remedy = f"raise ulimit -n ({error})"
-                raise LimitReached(limit="descriptors", need=1, free=0, remedy=remedy) from None
-        return self._pages[session]
+            return duplicate(self._pages[session])
+        except OSError as error:
+            remedy = f"raise ulimit -n ({error})"
+            raise LimitReached(limit="descriptors", need=1, free=0, remedy=remedy) from None
 
     def orphaned(self, session: str, reservations: Iterable[Reservation]) -> None:
         """Its connection or its lease is about to end, with these still open."""

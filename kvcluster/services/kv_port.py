@@ -73,8 +73,11 @@ class PendingFrame(Protocol):
 class KvPort(Protocol):
     """One session with one owner of memory. For one thread."""
 
-    quarantined_bytes: int
     progress: ProgressPage | None
+
+    @property
+    def quarantined_bytes(self) -> int:
+        """What was given back as "may still be mapped": only this process's end frees it."""
 
     @property
     def welcome(self) -> Welcome:

@@ -28,7 +28,6 @@ from kvcluster.errors import (
     NotShareable,
     SessionEnded,
 )
-from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.residency import RangeMap, Shape
 from kvcluster.geometry.shareability import Refusal
 from kvcluster.ids import GrantId, RequestId, new_session
@@ -53,6 +52,7 @@ from kvcluster.services.asks import (
     TakeSnapshot,
     load_of,
 )
+from kvcluster.services.client_half import ClientHalf
 from kvcluster.services.contact import Seek
 from kvcluster.services.correspondence import Traffic
 from kvcluster.services.departures import Departures, is_over
@@ -92,7 +92,6 @@ class DevicePort:
         self.driver = driver
         self.computes_on: torch.device | None = None
         self.progress: ProgressPage | None = None  # where whoever computes notes what a successor can go on with
-        self.quarantined_bytes = 0  # given back as "may still be mapped": only this process's end frees them
         self._requests = itertools.count(1)
         self._grants = itertools.count(1)
         self._exchange: Exchange[Transport, Transport] = Exchange(session, welcome, transport, seek)
@@ -100,6 +99,12 @@ class DevicePort:
         self._unsettled: dict[PendingAsks, None] = {}  # in the order in which they were sent
         self._held: dict[SequenceMemory, Sequence[PhysicalHandle]] = {}  # of publications that are under way
         self._departures = Departures(self.submit)
+        self._half = ClientHalf(self._departures, self._grants, welcome.granule_bytes)
+
+    @property
+    def quarantined_bytes(self) -> int:
+        """What was given back as "may still be mapped": only this process's end frees it."""
+        return self._half.quarantined_bytes
 
     @property
     def session(self) -> str:
@@ -151,11 +156,12 @@ class DevicePort:
         check(asks)
         refusals = [self._refusal(ask) for ask in asks]  # whatever can be refused here is, before any unmapping
         asked = [() if r else encoding.operations_of(ask, self._grants) for ask, r in zip(asks, refusals, strict=True)]
-        given = [((), r) if r else self._given_back(ask) for ask, r in zip(asks, refusals, strict=True)]
+        given = [((), r) if r else self._half.first(ask) for ask, r in zip(asks, refusals, strict=True)]
         ops = [op for ask_ops, (back_ops, _) in zip(asked, given, strict=True) for op in (*ask_ops, *back_ops)]
         sent = self._exchange.send(ops) if ops else None
         for ask in asks:
             ask.memory.in_flight = True
+        self._memories -= {ask.memory for ask in asks if isinstance(ask, End)}
         pending = PendingAsks(self, [(ask, error) for ask, (_, error) in zip(asks, given, strict=True)], sent)
         self._unsettled[pending] = None
         return pending
@@ -295,7 +301,7 @@ class DevicePort:
             raise outcome.error
         return outcome
 
-    # --- what an ask says to the device, and what is done here first ----------------------------------------------
+    # --- asks -----------------------------------------------------------------------------------------------------
 
     def _refusal(self, ask: Ask) -> KvClusterError | None:
         """Why the device is not even asked."""
@@ -311,66 +317,6 @@ class DevicePort:
             case Shed(after=after) if after is not None and not is_over(after):
                 return NotAllowed(reason="work that may use the memory is under way")
         return refusal_of(ask)
-
-    def _given_back(self, ask: Ask) -> tuple[Operations, KvClusterError | None]:
-        """What is done here first: what the device is told of it, and what this process could not do."""
-        match ask:
-            case Shed(memory, after):
-                return self._emptied(memory, memory.holdings.shed(after=after))
-            case End(memory, retain_tokens, token_ids):
-                return self._end(memory, retain_tokens, token_ids)
-            case Leave(memory):
-                return self._emptied(memory, memory.holdings.leave())
-            case Seal(memory):
-                return self._seal(memory)
-            case TakeSnapshot(memory, tokens):
-                return self._make_room(memory, tokens)
-        return (), None
-
-    def _emptied(self, memory: SequenceMemory, taken_back: TakenBack) -> tuple[Operations, KvClusterError | None]:
-        reach(Failpoint.CLIENT_UNMAPPED)
-        self._departures.left(memory)
-        memory.emptied()
-        return self._told(memory, taken_back)
-
-    def _end(
-        self, memory: SequenceMemory, retain_tokens: int, token_ids: bytes
-    ) -> tuple[Operations, KvClusterError | None]:
-        known, shape = memory.state is MemoryState.OPEN, memory.holdings.shape
-        is_foreign = memory.holdings.is_foreign
-        taken_back = memory.holdings.end()
-        reach(Failpoint.CLIENT_UNMAPPED)
-        self._departures.left(memory)
-        self._memories.discard(memory)
-        memory.closed()
-        retained = 0 if taken_back.error or is_foreign else retain_tokens
-        if retained and not shape.has_rings:
-            taken_back = encoding.but_retained(taken_back, shape.shared_windows(retained))
-        close = encoding.close_operation(memory, retained, token_ids)
-        told, error = self._told(memory, taken_back)
-        return (*told, *((close,) if known else ())), error
-
-    def _seal(self, memory: SequenceMemory) -> tuple[Operations, KvClusterError | None]:
-        plan = memory.holdings.publication
-        assert plan is not None  # `check` saw it
-        taken_back = memory.holdings.unmap_published()
-        reach(Failpoint.CLIENT_PUBLISH_UNMAPPED)
-        if taken_back.error:
-            return self._told(memory, taken_back)
-        return (wire.Seal(request=encoding.key_of(memory.request), prefix=plan.number),), None
-
-    def _make_room(self, memory: SequenceMemory, tokens: int) -> tuple[Operations, KvClusterError | None]:
-        """Windows for a snapshot, in the place of the snapshot of a prefix that is used."""
-        if error := memory.holdings.unmap_snapshot():
-            return (), error
-        if memory.holdings.has_sealed_snapshot:
-            reason = "the snapshot could not be sealed once and cannot be written again: release the memory"
-            return (), NotAllowed(reason=reason)
-        return encoding.snapshot_operations(memory, tokens, next(self._grants)), None
-
-    def _told(self, memory: SequenceMemory, taken_back: TakenBack) -> tuple[Operations, KvClusterError | None]:
-        self.quarantined_bytes += self.welcome.granule_bytes * sum(run.count for run in taken_back.still)
-        return encoding.release_operations(memory, taken_back), taken_back.error
 
     # --- for PendingAsks ------------------------------------------------------------------------------------------
 
@@ -398,7 +344,7 @@ class DevicePort:
 
         If the session has ended meanwhile the device has them in quarantine already, with all that this process had.
         """
-        ops = [op for memory, taken_back in failed.items() for op in self._told(memory, taken_back)[0]]
+        ops = [op for memory, taken_back in failed.items() for op in self._half.told(memory, taken_back)[0]]
         if not ops or self.is_adrift:
             return
         try:
@@ -438,7 +384,8 @@ class DevicePort:
         ended = self.session
         for memory in self.memories():
             memory.in_flight = False
-            self._end(memory, 0, b"")
+            self._half.end(memory)
+            self._memories.discard(memory)
         self._unsettled.clear()
         if not self.quarantined_bytes:
             with suppress(DeviceUnreachable):  # then its bytes wait for this process's end

@@ -253,6 +253,6 @@ def _decoded(data: bytes) -> tuple[int, Standing] | None:
     if len(data) < _RECORD_BYTES or _CHECKSUM.pack(crc32(body)) != checksum:
         return None
     count, stage, number, generation, written, computed, emitted, label = _RECORD.unpack(body)
-    if stage > Stage.DONE:
+    if stage > Stage.DONE or max(number, generation, written, computed) >= 2**63:  # more than a message says
         return None
     return count, Standing(label, Stage(stage), number, generation, written, computed, emitted)

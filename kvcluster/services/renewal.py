@@ -33,9 +33,11 @@ def register_all(
         Whatever it is refused with: the process's memory and the device's books do not fit together.
     """
     opened = [memory for memory in memories if memory.state is MemoryState.OPEN]
+    for memory in opened:
+        memory.holdings.date_prefixes(before_epoch)  # of all at once: this incarnation may die before it heard the last
     reach(Failpoint.CLIENT_REGISTERS)
     for batch in _batches(opened):
-        ops = [op for memory in batch for op in register_operations(memory, before_epoch)]
+        ops = [op for memory in batch for op in register_operations(memory)]
         for memory, arrival in zip(batch, _arrivals(exchange.receive(exchange.send(ops))), strict=True):
             memory.registered(arrival)
     _arrivals(exchange.receive(exchange.send([wire.Complete()])))

@@ -124,22 +124,18 @@ class Deployment:
         asked = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, **body}
         lines.write_text("".join(line_of(str(n), prompt, asked) for n, prompt in enumerate(prompts)))
         counted = CountedWorkers(self._workers)
+        spec = JobSpec("test", len(prompts), max(1, running // counted.count), created=lambda: 0, most_losses=1_000)
         began, before = time.monotonic(), self._recomputed_tokens()
         with open_results(results) as output:
-            lookahead = max(1, running // self._workers.count)
-            spec = JobSpec("test", len(prompts), lookahead, created=lambda: 0, most_losses=1_000)
-            job = BatchJob(
-                read_lines(lines),
-                output=output,
-                workers=cast(Workers, counted),
-                spec=spec,
-                tell=lambda progress: on_result(progress.done),
-            )
-            job.run()
-        seconds = time.monotonic() - began
-        texts = texts_of(results, len(prompts))
-        recomputed_tokens = self._recomputed_tokens() - before
-        return Answers(texts, seconds, tuple(counted.losses), counted.replays, recomputed_tokens)
+            workers, tell = cast(Workers, counted), lambda progress: on_result(progress.done)
+            BatchJob(read_lines(lines), output=output, workers=workers, spec=spec, tell=tell).run()
+        return Answers(
+            texts_of(results, len(prompts)),
+            seconds=time.monotonic() - began,
+            losses=tuple(counted.losses),
+            replays=counted.replays,
+            recomputed_tokens=self._recomputed_tokens() - before,
+        )
 
     # --- faults -----------------------------------------------------------------------------------------------------
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import ray
 
 from actors.cluster import open_cluster
 from actors.devices import find_device
 from actors.workers import RayWorkers
 from kvcluster.config import Settings
+from kvcluster.failpoints import Failpoint
 from kvcluster.services.batch.input import read_lines
 from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
 from kvcluster.services.batch.opening import open_results
@@ -86,19 +88,13 @@ def test_a_worker_killed_in_the_job_comes_back_and_goes_on_where_it_was_and_no_t
     cluster: RayWorkers, tmp_path: Path, wanted: list[str]
 ) -> None:
     victim = cluster.seats[0]
-    pid, restarts, requests, before = victim.pid, victim.restarts, victim.requests, victim.figures
-    told: list[int] = []
-
-    def kill_at_its_first_answer(_: Progress) -> None:
-        if victim.requests > requests and not told:
-            told.append(victim.figures.control_messages)
-            kill_and_wait(pid)
-
-    texts = answered(cluster, tmp_path, kill_at_its_first_answer)
+    restarts, before = victim.restarts, victim.figures
+    ray.get(victim.actor.arm.remote(f"{Failpoint.STEP_NOTED}=kill@3"))
+    texts = answered(cluster, tmp_path)
     assert texts == ROUNDS * wanted
     assert victim.restarts == restarts + 1
     eventually(lambda: cluster.wait(1.0) or victim.pid, "it is back")
-    assert cluster.device_reports()[0].control_messages >= told[0] > 0
+    assert cluster.device_reports()[0].control_messages > before.control_messages
     assert victim.figures.adoptions > before.adoptions
     assert victim.figures.recomputed_tokens == before.recomputed_tokens
 

@@ -118,6 +118,7 @@ def test_a_worker_killed_in_the_middle_of_its_answers_leaves_no_byte_and_the_oth
     eventually(lambda: not job.figures().open_requests, "its requests are gone")
     seen = job.figures()
     assert seen.free_bytes + seen.retained_bytes == seen.capacity_bytes
+    job.all_return()
 
 
 def test_host_pages_killed_in_the_job_come_back_and_their_workers_begin_again_there(

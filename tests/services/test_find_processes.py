@@ -103,7 +103,7 @@ SEALED = {
 @pytest.mark.parametrize("point", SEALED)
 def test_a_publisher_that_is_killed_is_found_from_its_seal_on_and_not_before(host: Host, point: str) -> None:
     """It finds and writes first: those passages are counted out."""
-    passage = {"client.commit.replied": 2, "client.commit.committed": 2}.get(point, 1)
+    passage = {"client.commit.replied": 2, "client.commit.committed": 3}.get(point, 1)
     publisher = written(host, f"{point}=kill@{passage}")
     expected = content(publisher)
     assert publisher.ask("publish", 0, TOKENS) is None

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -218,17 +219,19 @@ def test_a_page_of_anything_is_read_without_a_word(junk: bytes) -> None:
     assert texts_of(lambda place, size_bytes: data[place : place + size_bytes])[0] == ()
 
 
-def test_a_record_that_claims_more_ids_than_a_slot_holds_is_not_believed() -> None:
+@pytest.mark.parametrize("claim", [{"emitted": MOST_IDS + 1}, {"computed": 2**63}], ids=["ids", "figures"])
+def test_a_record_that_claims_more_than_there_can_be_is_not_believed(claim: dict[str, int]) -> None:
     paper = Paper()
     page = ProgressPage(paper)
     slot = page.begin(LABEL)
     assert slot is not None
     slot.wrote(REQUEST, 5, [1], computed=5)
     [text] = paper.texts()
-    forged = type(text.standing)(LABEL, Stage.RUNNING, emitted=MOST_IDS + 1)
-    place = (
-        HEAD_BYTES
-        + next(n for n in range(SLOTS) if paper.read(HEAD_BYTES + n * SLOT_BYTES, 8) != bytes(8)) * SLOT_BYTES
-    )
+    forged, [place] = replace(text.standing, **claim), [at for at in places() if paper.read(at, 8) != bytes(8)]
     paper[place : place + len(encoded(99, forged))] = encoded(99, forged)
-    assert paper.texts() == ()
+    assert forged not in [text.standing for text in paper.texts()]
+
+
+def places() -> range:
+    """Where slots begin."""
+    return range(HEAD_BYTES, FILE_BYTES, SLOT_BYTES)

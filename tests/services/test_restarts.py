@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvcluster.errors import DeviceUnreachable, NotAllowed, NotShareable, OutOfBudget
+from kvcluster.errors import DeviceUnreachable, NotAllowed, NotShareable, OutOfBudget, StaleEpoch
 from kvcluster.geometry.shareability import Refusal
 from kvcluster.services.asks import Grow, Publish, Seal, Shed
 from kvcluster.services.sequence import SequenceMemory
 from kvcluster.wire import messages as wire
+from kvcluster.wire.codec import decode_reply, encode
 from kvcluster.wire.faults import error_of
 from tests.services.restarts import RestartWorld, Way
 from tests.services.world import GRANULE, TOKENS
@@ -246,3 +247,24 @@ def test_windows_that_a_request_cannot_have_are_not_registered(
     assert result.fault is not None
     assert isinstance(error_of(result.fault), NotAllowed)
     assert world.granules("free") == CAPACITY
+
+
+@pytest.mark.parametrize("verb", ["release", "close"])
+def test_giving_back_that_was_meant_for_a_dead_incarnation_reaches_nothing_of_the_next(
+    world: RestartWorld, verb: str
+) -> None:
+    """The client's number and name are those of a request that the next incarnation knows too."""
+    memory = world.memory(world.open_port(), 4 * TOKENS)
+    stamp(memory, b"mine")
+    key = wire.RequestKey(number=memory.request.number)
+    runs = (wire.Run(group=0, fragment=0, start=0, count=4),)
+    back: wire.Operation = wire.Release(request=key, runs=runs, outcome="clean")
+    if verb == "close":
+        back = wire.Close(request=key)
+    late = encode(wire.Frame(session=world.ports[0].session, seq=9, ack=0, epoch=1, ops=(back,)))
+    world.die()
+    world.all_in_touch()
+    reply = decode_reply(world.service.frame(late))
+    assert reply.fault is not None
+    assert isinstance(error_of(reply.fault), StaleEpoch)
+    assert (world.granules("foreign"), read(memory, 4), memory.tokens) == (4, b"mine", 4 * TOKENS)
