@@ -43,6 +43,11 @@ class Model:
     device: torch.device = CPU
     fingerprint: str = ""
 
+    @property
+    def may_run_ahead(self) -> bool:
+        """Whether `forward` may return before its device has written anything; who reads its result waits for that."""
+        return self.device.type != "cpu"
+
     @torch.inference_mode()
     def forward(self, slices: Sequence[Slice]) -> torch.Tensor:
         """Compute the slices' tokens, and write their K and V.

@@ -43,6 +43,10 @@ class Owner(Protocol):
     def process_gone(self, session: str) -> None:
         """Nothing of it is mapped anywhere: what was quarantined for it is free."""
 
+    def surrendered(self, session: str) -> None:
+        """Its process lives and gave everything up: whatever it noted, nobody goes on with its memory. Comes after
+        `orphan`, and before `process_gone`."""
+
     def survived(self, session: str, size_bytes: int) -> None:
         """A client of an earlier incarnation lives, and has at most so much mapped."""
 
@@ -155,6 +159,9 @@ class Clients:
 
         Of one that was fenced, and of one that is LIVE: it is over at once. Of one that is not known: nothing.
         """
+        if name in self.sessions:
+            self._orphan(name)
+            self._memory.surrendered(name)
         self._end(name)
 
     def leave(self) -> None:

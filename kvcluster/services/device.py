@@ -50,6 +50,7 @@ class DeviceService(FrameService):
         super().__init__(self._memory, self._operations, settings, welcome=self._welcome, clock=clock, log=log)
 
     def _executed_one(self) -> None:
+        self._memory.settle()
         self._peaks.note(self._memory)
 
     def _welcome(self) -> Welcome:
@@ -114,7 +115,9 @@ class DeviceService(FrameService):
     def measure(self, utilization: float) -> int:
         """Fit the capacity to what the hardware has now: see `Books.measure`; returns it."""
         with self._act():
-            return self._memory.books.measure(utilization)
+            self._memory.books.measure(utilization)
+            self._memory.settle()
+            return self._memory.books.ledger.capacity_bytes
 
     # --- truth ----------------------------------------------------------------------------------------------------
 

@@ -100,6 +100,7 @@ class DeviceMemory:
         if tokens:
             size_bytes = self.books.granule_bytes * sum(run.count for run in reservation.missing(tokens))
         self._check_fits(self._has_bytes(reservation) + size_bytes, reservation.tenant)
+        self.settle()
         try:
             self.books.governor.ask(
                 identity,
@@ -202,6 +203,7 @@ class DeviceMemory:
         """Grants whose time is over return; what is kept for successors goes."""
         self.books.governor.collect_expired()
         self.keeping.expire()
+        self.settle()
 
     def orphan(self, session: str) -> None:
         """The session's connection or lease ended: its grants return, its windows are quarantined."""
@@ -211,6 +213,11 @@ class DeviceMemory:
             self._end(reservation)
         self.queue.forget(session)
         self.books.governor.end(session)
+        self.settle()
+
+    def surrendered(self, session: str) -> None:
+        """Its process lives, and gave everything up by itself: none of it is kept for a successor."""
+        self.keeping.surrendered(session)
 
     def process_gone(self, session: str) -> None:
         """Nothing of the session is mapped anywhere: it uses no prefix, and what it had is free, or its successor's."""
@@ -218,7 +225,8 @@ class DeviceMemory:
         self.books.process_gone(session)
         before = self.foreign.size_bytes
         self.foreign.process_gone(session)
-        self.books.freed_foreign(before - self.foreign.size_bytes)
+        self.books.freed_foreign(max(0, before - self.foreign.size_bytes))
+        self.settle()
 
     def survived(self, session: str, size_bytes: int) -> None:
         """A client of an earlier incarnation lives, and has at most so much mapped: that is charged."""
@@ -238,7 +246,14 @@ class DeviceMemory:
     def mapped_bytes(self, session: str) -> int:
         """The most that the session's process may have mapped."""
         haunted = sum([prefix.size_bytes for prefix in self.books.prefixes.haunted_by(session)])
-        return self._mapped[session] + self.books.quarantine.held_bytes(session) + haunted
+        given_up = self.books.quarantine.held_bytes(session) + haunted + self.foreign.bytes_of(session)
+        return self._mapped[session] + given_up
+
+    def settle(self) -> None:
+        """What is free pays first what is owed for memory of earlier incarnations."""
+        if self.foreign.owes:
+            self.foreign.settle()
+            self.books.fit_pool()
 
     def trim(self, limit_bytes: int) -> None:
         """Give pooled memory back to the driver until at most `limit_bytes` are pooled."""

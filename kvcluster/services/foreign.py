@@ -9,7 +9,8 @@ dead. Three kinds of claim:
     prefix     what those that joined it still read, once for all of them: by the epoch that made it, and its number
 
 Survivors that share a prefix count it each, so that together they may claim more than there is: a claim takes what is
-free, and owes the rest. Called under the device service's lock.
+free, and owes the rest. What is freed pays what is owed before anybody else has it: `settle` comes with each act that
+frees something (`services.device_memory.DeviceMemory.settle`). Called under the device service's lock.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Foreign:
         self._survivors: dict[str, int] = {}
         self._prefixes: dict[PrefixKey, _Old] = {}
         self._stranded: Counter[Account] = Counter()
+        self._unclean: dict[tuple[PrefixKey, RequestId], int] = {}  # left, and perhaps still mapped
 
     @property
     def size_bytes(self) -> int:
@@ -71,7 +73,11 @@ class Foreign:
     def registered(self, session: str) -> None:
         """It has said all that it has: nothing else is charged for it."""
         self._claim(_survivor(session), -self._survivors.pop(session, 0))
-        self.settle()
+
+    def kept(self, session: str, size_bytes: int) -> None:
+        """Of no request that is open, its process could not unmap so much."""
+        self.hold(session, "", size_bytes)
+        self.strand(session, "", size_bytes)
 
     # --- what was registered ----------------------------------------------------------------------------------------
 
@@ -105,9 +111,9 @@ class Foreign:
         if not old.users:
             del self._prefixes[key]
 
-    def uses(self, key: PrefixKey, request: RequestId) -> bool:
-        """Whether the request reads it."""
-        return key in self._prefixes and request in self._prefixes[key].users
+    def leave_unclean(self, key: PrefixKey, request: RequestId) -> None:
+        """The request reads it no longer, and its process may have it mapped: charged until that is gone."""
+        self._unclean[key, request] = self._prefixes[key].users[request]
 
     def process_gone(self, session: str) -> None:
         """Its process is dead, or has nothing mapped any more: nothing is charged for it."""
@@ -117,7 +123,14 @@ class Foreign:
             self._stranded.pop(account, None)
         for key, old in list(self._prefixes.items()):
             for request in [request for request in old.users if request.session == session]:
+                self._unclean.pop((key, request), None)
                 self.leave(key, request)
+
+    def bytes_of(self, session: str) -> int:
+        """The most that its process may still have mapped of it, beside what its open requests say."""
+        left = sum([size for (_, request), size in self._unclean.items() if request.session == session])
+        stranded = sum([size for account, size in self._stranded.items() if account.owner == session])
+        return self._survivors.get(session, 0) + stranded + left
 
     def has_of(self, session: str) -> bool:
         """Whether anything is charged because of its process."""
@@ -159,6 +172,7 @@ class Foreign:
         if over > 0:
             self._ledger.post(over, debit=account, credit=FREE)
             self._owing.discard(account)
+            self.settle()
         else:
             self._charge(account)
 

@@ -7,8 +7,9 @@ anywhere any more, never sooner: an old process that lives may still write. Each
                   Charged as retained: it goes when somebody needs the room
     its words     the ids that were emitted, for `WORDS_S`: they spare whoever computes it again one step a token
 
-A page that says that it is over leaves no memory: its process ended itself, or gave everything back. One that says that
-it is void leaves no words either, only how much was computed. Whoever says the label has what is left, the memory once.
+A page that says that it is over leaves no memory: its process ended itself, or gave everything back. A session that its
+process surrendered leaves none either, whatever its page says. One that is void leaves no words, only how much was
+computed. Whoever says the label has what is left, the memory once.
 Called under the device service's lock.
 """
 
@@ -109,6 +110,10 @@ class Keeping:
             self.gone(session)
         else:
             self._remnants[session] = [remnant for each in reservations if (remnant := remnant_of(each))]
+
+    def surrendered(self, session: str) -> None:
+        """Its process unmapped everything and lives on: of what it noted only the words are left."""
+        self._remnants.pop(session, None)
 
     def waits_for(self, session: str) -> bool:
         """Whether its page is to be read when its process is gone."""

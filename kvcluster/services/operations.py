@@ -70,7 +70,7 @@ class Operations:
             case wire.Register():
                 return wire.Registered(arrival=self._memory.registering.register(request, _registration(op)))
             case wire.Complete():
-                self._memory.registering.complete(request.session)
+                self._memory.registering.complete(request.session, op.kept_bytes)
                 return wire.Registered()
             case _:
                 raise NotAllowed(reason=f"{op.verb} is for host pages, and this is a device")

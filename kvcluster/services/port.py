@@ -60,7 +60,7 @@ from kvcluster.services.exchange import Exchange, Touch
 from kvcluster.services.pending import PendingAsks
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.progress_page import ProgressPage
-from kvcluster.services.renewal import register_all
+from kvcluster.services.renewal import MOST_REQUESTS, register_all
 from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory, SequenceSpec
 from kvcluster.services.snapshots import boundary_of
 from kvcluster.services.taken_back import TakenBack
@@ -91,6 +91,7 @@ class DevicePort:
     ) -> None:
         self.driver = driver
         self.computes_on: torch.device | None = None
+        self.most_registered = MOST_REQUESTS  # in one frame, after a restart of the device
         self.progress: ProgressPage | None = None  # where whoever computes notes what a successor can go on with
         self._requests = itertools.count(1)
         self._grants = itertools.count(1)
@@ -372,7 +373,13 @@ class DevicePort:
         if self.progress is not None and link.way.page is not None:
             self.progress.move_to(link.way.page)
         try:
-            register_all(exchange, self.memories(), before_epoch=before.epoch)
+            register_all(
+                exchange,
+                self.memories(),
+                before_epoch=before.epoch,
+                kept_bytes=self.quarantined_bytes,
+                most_requests=self.most_registered,
+            )
         except DeviceUnreachable:
             if not self.is_adrift:
                 raise

@@ -158,6 +158,11 @@ class Slot:
         """Ids that are there."""
         return self._standing.emitted
 
+    @property
+    def written(self) -> int:
+        """Tokens that its memory is said to hold."""
+        return self._standing.written
+
     def begin(self, label: bytes) -> None:
         if self._standing.stage is not Stage.NONE:
             self._write(_NOBODY)  # before its ids are overwritten

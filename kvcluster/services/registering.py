@@ -63,8 +63,9 @@ class Registering:
         reach(Failpoint.DEVICE_REGISTERED)
         return reservation.arrival
 
-    def complete(self, session: str) -> None:
-        """It has said all that it has: nothing else is charged for it."""
+    def complete(self, session: str, kept_bytes: int) -> None:
+        """It has said all that it has, and what it could not unmap of requests that are over: no more is charged."""
+        self._foreign.kept(session, kept_bytes)
         self._foreign.registered(session)
         self._books.fit_pool()
 
@@ -90,6 +91,8 @@ class Registering:
         """The request is over. What it did not give back stays charged until its process is gone."""
         self._foreign.strand(reservation.request.session, reservation.tenant, reservation.foreign_bytes)
         reservation.drop_foreign(reservation.foreign.runs())
+        for use in reservation.old_uses:
+            self._foreign.leave_unclean(use.key, reservation.request)
         reservation.use_old(())
 
     def _released(self, reservation: Reservation, size_bytes: int, *, unmapped: bool) -> None:
@@ -107,8 +110,9 @@ class Registering:
         if unmapped:
             before = self._foreign.size_bytes
             self._foreign.leave(use.key, reservation.request)
-            self._books.freed_foreign(before - self._foreign.size_bytes)
+            self._books.freed_foreign(max(0, before - self._foreign.size_bytes))
         else:
+            self._foreign.leave_unclean(use.key, reservation.request)
             reservation.quarantine()
         self._queue.weigh(reservation)
 
@@ -128,7 +132,7 @@ def _old_uses(range_map: RangeMap, prefixes: Sequence[OldPrefix]) -> tuple[OldUs
 
 
 def _check_inside(reservation: Reservation, own: Sequence[WindowRun], uses: Sequence[OldUse]) -> None:
-    """Raises NotAllowed: a window that the request cannot have; or one of its own below the end of a prefix."""
+    """Raises NotAllowed: a window that the request cannot have, or twice; or one of its own below a prefix's end."""
     shape = reservation.range_map.shape
     limits = shape.with_snapshots(shape.windows(reservation.range_map.max_tokens))
     ends = uses[-1].windows if uses else (0,) * len(limits)
@@ -136,6 +140,10 @@ def _check_inside(reservation: Reservation, own: Sequence[WindowRun], uses: Sequ
         inside = run.group < len(limits) and run.fragment < shape.groups[run.group].fragments
         if not inside or run.start + run.count > limits[run.group]:
             raise NotAllowed(reason=f"request {reservation.request} has no window of {run}")
+    read = [run for use in uses for run in use.runs]
+    named = {(run.group, run.fragment, number) for run in read for number in range(run.start, run.start + run.count)}
+    if len(named) != sum(run.count for run in read) or len({use.key for use in uses}) != len(uses):
+        raise NotAllowed(reason=f"request {reservation.request} names a prefix, or a window of one, twice")
     for run in own:
         if run.start < ends[run.group] and shape.groups[run.group].keeps is not Keeps.SNAPSHOT:
             raise NotAllowed(reason=f"{run} of request {reservation.request} lies in a prefix that it uses")

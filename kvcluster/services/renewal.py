@@ -24,9 +24,16 @@ MOST_REQUESTS = 512  # of one frame
 
 
 def register_all(
-    exchange: Exchange[Transport, Transport], memories: Sequence[SequenceMemory], *, before_epoch: int
+    exchange: Exchange[Transport, Transport],
+    memories: Sequence[SequenceMemory],
+    *,
+    before_epoch: int,
+    kept_bytes: int,
+    most_requests: int = MOST_REQUESTS,
 ) -> None:
     """Tell a new incarnation what is mapped for `memories` since that of `before_epoch`, and earlier ones.
+
+    `kept_bytes` could not be unmapped of requests that are over. A frame names at most `most_requests`.
 
     Raises:
         DeviceUnreachable: it died again. Whatever it was told, the next one is told all of it.
@@ -36,11 +43,11 @@ def register_all(
     for memory in opened:
         memory.holdings.date_prefixes(before_epoch)  # of all at once: this incarnation may die before it heard the last
     reach(Failpoint.CLIENT_REGISTERS)
-    for batch in _batches(opened):
+    for batch in _batches(opened, most_requests):
         ops = [op for memory in batch for op in register_operations(memory)]
         for memory, arrival in zip(batch, _arrivals(exchange.receive(exchange.send(ops))), strict=True):
             memory.registered(arrival)
-    _arrivals(exchange.receive(exchange.send([wire.Complete()])))
+    _arrivals(exchange.receive(exchange.send([wire.Complete(kept_bytes=kept_bytes)])))
     reach(Failpoint.CLIENT_REGISTERED)
 
 
@@ -53,13 +60,13 @@ def _arrivals(reply: wire.Reply) -> list[int]:
     return [answer.arrival for answer in answers if isinstance(answer, wire.Registered)]
 
 
-def _batches(memories: Sequence[SequenceMemory]) -> Iterator[list[SequenceMemory]]:
+def _batches(memories: Sequence[SequenceMemory], most_requests: int) -> Iterator[list[SequenceMemory]]:
     """As many as a frame carries at a time."""
     batch: list[SequenceMemory] = []
     runs = 0
     for memory in memories:
         more = memory.returnable_runs + memory.fragments * memory.holdings.prefix_count
-        if batch and (len(batch) == MOST_REQUESTS or runs + more > MOST_RUNS):
+        if batch and (len(batch) == most_requests or runs + more > MOST_RUNS):
             yield batch
             batch, runs = [], 0
         batch.append(memory)

@@ -2,7 +2,7 @@
 
 One file a device, or host pages. The lock (flock) is the kernel's to end, with the process that holds it, so that no
 two incarnations of an owner work at one time, however an earlier one was given up. The table outlives its writer: it
-is a shared mapping of the file, each row written in an order in which SIGKILL leaves the old one or the new one. An
+is a shared mapping of the file, and SIGKILL leaves an old state of it or a new one (`services.session_table`). An
 incarnation that takes the lock reads who is left of its predecessors' clients, and begins an epoch of its own. Where
 it listens stands there too, so that a client finds it without asking anybody.
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import struct
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -24,14 +23,11 @@ from typing import Protocol
 
 from kvcluster.attach.protocol import Survivor
 from kvcluster.errors import DeviceUnreachable, LimitReached
+from kvcluster.services.session_table import HEAD_BYTES, MOST_ROWS, SIZE_BYTES, Row, SessionTable
+from kvcluster.units import format_bytes
 
-MOST_ROWS = 4096
-_MAGIC = b"kvclust2"
-_HEADER = struct.Struct("<8sQQ112s")  # magic, epoch, incarnation, where it listens (nothing, before it does)
-_ROW = struct.Struct("<64sQQQ")  # session, process id (0: vacant), when it started, bytes
-_BYTES_AT, _PID_AT = 80, 64
-_ADDRESS_AT = 24
-_SIZE_BYTES = _HEADER.size + MOST_ROWS * _ROW.size
+__all__ = ["MOST_ROWS", "Listening", "NoSessionLog", "SessionFile", "SessionLog", "clients_in", "listening_at"]
+
 _POLL_S = 0.005
 
 
@@ -69,26 +65,29 @@ def open_session_file(path: Path, *, wait_s: float) -> SessionFile:
 
     Raises:
         DeviceUnreachable: somebody holds the lock after `wait_s`. Nothing changed.
-        OSError: the file cannot be made. Nothing stays open.
+        OSError: the file cannot be made, or there is no room for it. Nothing stays open.
     """
     with ExitStack() as undo:
         descriptor = _locked(path, wait_s)
         undo.callback(os.close, descriptor)
-        os.ftruncate(descriptor, _SIZE_BYTES)
-        table = mmap.mmap(descriptor, _SIZE_BYTES)
+        _allocate(path, descriptor)
+        memory = mmap.mmap(descriptor, SIZE_BYTES)
         undo.pop_all()
-    return SessionFile(path, descriptor, table)
+    return SessionFile(path, descriptor, memory)
 
 
 class SessionFile:
     """The incarnation that holds the lock. `epoch` is above every earlier one's, `incarnation` counts them from 1."""
 
-    def __init__(self, path: Path, descriptor: int, table: mmap.mmap) -> None:
+    def __init__(self, path: Path, descriptor: int, memory: mmap.mmap) -> None:
         self.path = path
         self._descriptor = descriptor
-        self._table = table
+        self._memory = memory
+        self._words = memoryview(memory).cast("Q")
+        self._table = SessionTable(self._words)
         self._rows: dict[str, int] = {}
-        self.epoch, self.incarnation = self._begin()
+        self._table.begin(epoch_from=time.time_ns() // 1_000)
+        self.epoch, self.incarnation = self._table.epoch, self._table.incarnation
         self.survivors = tuple(self._left())
         taken = set(self._rows.values())
         self._vacant = [row for row in reversed(range(MOST_ROWS)) if row not in taken]
@@ -100,27 +99,26 @@ class SessionFile:
         if not self._vacant:
             remedy = "end some of its clients"
             raise LimitReached(limit="sessions of an owner of memory", need=1, free=0, remedy=remedy)
-        row = self._rows[session] = self._vacant.pop()
-        at = self._at(row)
-        _ROW.pack_into(self._table, at, _key(session), 0, started_at(pid) or 0, 0)
-        struct.pack_into("<Q", self._table, at + _PID_AT, pid)  # last: a row with a process is a whole one
+        number = self._vacant[-1]
+        self._table.fill(number, Row(session, pid, started_at(pid) or 0, 0))
+        self._rows[session] = self._vacant.pop()
 
     def note(self, session: str, size_bytes: int) -> None:
         """As `SessionLog`. One store; a session that is not here is nobody's."""
-        row = self._rows.get(session)
-        if row is not None:
-            struct.pack_into("<Q", self._table, self._at(row) + _BYTES_AT, size_bytes)
+        number = self._rows.get(session)
+        if number is not None:
+            self._table.note(number, size_bytes)
 
     def strike(self, session: str) -> None:
         """As `SessionLog`."""
-        row = self._rows.pop(session, None)
-        if row is not None:
-            struct.pack_into("<Q", self._table, self._at(row) + _PID_AT, 0)
-            self._vacant.append(row)
+        number = self._rows.pop(session, None)
+        if number is not None:
+            self._table.vacate(number)
+            self._vacant.append(number)
 
     def listens_at(self, address: str) -> None:
-        """From now on clients find it there."""
-        struct.pack_into("112s", self._table, _ADDRESS_AT, os.fsencode(address))
+        """From now on clients find it there. Raises LimitReached where that is too long; nothing changed."""
+        self._table.listens_at(os.fsencode(address))
 
     def close(self) -> None:
         """Give the lock up; the file goes, unless somebody is left in it. Nothing is noted from now on."""
@@ -129,36 +127,20 @@ class SessionFile:
                 self.path.unlink()
         self._rows.clear()
         self._vacant.clear()
-        self._table.close()
+        self._words.release()
+        self._memory.close()
         os.close(self._descriptor)
-
-    def _begin(self) -> tuple[int, int]:
-        magic, epoch, incarnation, _ = _HEADER.unpack_from(self._table)
-        if magic != _MAGIC:  # new, or no file of ours
-            self._table[:] = bytes(_SIZE_BYTES)
-            epoch = incarnation = 0
-        epoch, incarnation = max(time.time_ns() // 1_000, epoch + 1), incarnation + 1
-        _HEADER.pack_into(self._table, 0, _MAGIC, epoch, incarnation, b"")
-        return epoch, incarnation
 
     def _left(self) -> list[Survivor]:
         found = []
-        for row in range(MOST_ROWS):
-            key, pid, started, size_bytes = _ROW.unpack_from(self._table, self._at(row))
-            if not pid:
-                continue
-            pidfd = _open_process(pid, started)
+        for number, row in self._table.rows():
+            pidfd = _open_process(row.pid, row.started)
             if pidfd is None:
-                struct.pack_into("<Q", self._table, self._at(row) + _PID_AT, 0)
+                self._table.vacate(number)
                 continue
-            session = key.rstrip(b"\0").decode(errors="replace")
-            self._rows[session] = row
-            found.append(Survivor(session, pid, pidfd, size_bytes))
+            self._rows[row.session] = number
+            found.append(Survivor(row.session, row.pid, pidfd, row.size_bytes))
         return found
-
-    @staticmethod
-    def _at(row: int) -> int:
-        return _HEADER.size + row * _ROW.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +155,14 @@ def listening_at(path: Path) -> Listening | None:
     """Which incarnation listens where, by the file at `path`; None where none does, as far as the file says."""
     try:
         with path.open("rb") as file:
-            header = file.read(_HEADER.size)
+            header = file.read(HEAD_BYTES)
     except OSError:
         return None
-    if len(header) < _HEADER.size:
+    if len(header) < HEAD_BYTES:
         return None
-    magic, epoch, _, address = _HEADER.unpack(header)
-    listening = address.rstrip(b"\0")  # a name in the abstract namespace begins with one
-    return Listening(epoch, os.fsdecode(listening)) if magic == _MAGIC and listening else None
+    table = SessionTable(memoryview(header).cast("Q"))
+    address = table.address  # a name in the abstract namespace begins with a zero
+    return Listening(table.epoch, os.fsdecode(address)) if table.is_one and address else None
 
 
 def clients_in(path: Path) -> tuple[int, ...]:
@@ -189,10 +171,11 @@ def clients_in(path: Path) -> tuple[int, ...]:
         data = path.read_bytes()
     except OSError:
         return ()
-    if len(data) != _SIZE_BYTES or not data.startswith(_MAGIC):
+    if len(data) != SIZE_BYTES:
         return ()
-    rows = _ROW.iter_unpack(data[_HEADER.size :])
-    return tuple(pid for _, pid, started, _ in rows if pid and started_at(pid) == started)
+    table = SessionTable(memoryview(data).cast("Q"))
+    rows = [row for _, row in table.rows()] if table.is_one else []
+    return tuple(row.pid for row in rows if started_at(row.pid) == row.started)
 
 
 def started_at(pid: int) -> int | None:
@@ -244,9 +227,13 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _key(session: str) -> bytes:
-    key = session.encode()
-    if len(key) > 64 or b"\0" in key:
-        remedy = "give a session a shorter name"
-        raise LimitReached(limit="bytes of a session's name", need=len(key), free=64, remedy=remedy)
-    return key
+def _allocate(path: Path, descriptor: int) -> None:
+    """All of the file, now: what is found to be full at the first touch would be a SIGBUS. Raises OSError."""
+    try:
+        os.posix_fallocate(descriptor, 0, SIZE_BYTES)
+        os.ftruncate(descriptor, SIZE_BYTES)
+    except OSError as error:
+        reason = f"no room for the {format_bytes(SIZE_BYTES)} of an owner's sessions ({os.strerror(error.errno)})"
+        raise OSError(
+            error.errno, f"{reason}: free some in that folder, or set another run folder", str(path)
+        ) from None

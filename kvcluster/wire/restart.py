@@ -37,10 +37,14 @@ class Register(Message):
 
 
 class Complete(Message):
-    """Everything that the session's process has mapped is registered. `request` is number 0, which no request has."""
+    """Everything that the session's process has mapped is registered, but for `kept_bytes` that it could not unmap.
+
+    `request` is number 0, which no request has.
+    """
 
     verb: Literal["complete"] = "complete"
     request: RequestKey = RequestKey(number=0)
+    kept_bytes: Count = 0
 
 
 class Registered(Message):

@@ -22,7 +22,7 @@ class Hello(Message):
 
     verb: Literal["hello"] = "hello"
     v: Literal[1] = 1
-    session: Name
+    session: Annotated[Name, Field(pattern="^[^/]*$")]  # accounts are named after it, with more behind a slash
 
 
 class Welcome(Message):

@@ -78,7 +78,8 @@ class Way:
         if not self.is_open:
             return Reply(None)
         data = self._service.frame(frame)
-        return Reply(None if self.loses_replies else data)
+        is_answered = self._world.executed() and not self.loses_replies
+        return Reply(data if is_answered else None)
 
     def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
         if not self.is_open:
@@ -135,6 +136,7 @@ class RestartWorld:
         self._drivers: list[TidyDriver] = []
         self._capacity_bytes = capacity * GRANULE
         self._incarnation = 0
+        self._frames_left: int | None = None
         self.service = self._next()
 
     def close_all(self, fds: Sequence[int]) -> None:
@@ -188,8 +190,34 @@ class RestartWorld:
     def all_in_touch(self) -> None:
         """Every client has found the new incarnation, and registered."""
         for port in self.ports:
-            while not port.in_touch():
-                threading.Event().wait(0.001)
+            self.in_touch(port)
+
+    def in_touch(self, port: DevicePort) -> None:
+        """This client has."""
+        while not port.in_touch():
+            threading.Event().wait(0.001)
+
+    def look(self, port: DevicePort) -> bool:
+        """This client has found an incarnation, and begun to register; whether it was heard to the end."""
+        before = port.welcome.epoch
+        while not (is_heard := port.in_touch()) and port.welcome.epoch == before:
+            threading.Event().wait(0.001)
+        return is_heard
+
+    def limit_frames(self, count: int) -> None:
+        """The device dies when it has executed so many more frames, and before it answers the last; 0: it does not."""
+        self._frames_left = count or None
+
+    def executed(self) -> bool:
+        """A frame was executed; whether it is answered."""
+        if self._frames_left is None:
+            return True
+        self._frames_left -= 1
+        if self._frames_left:
+            return True
+        self._frames_left = None
+        self.die()
+        return False
 
     def granules(self, kind: str) -> int:
         accounts = self.service.audit().accounts

@@ -232,8 +232,15 @@ def test_a_device_that_dies_while_its_clients_register_hears_all_of_it_at_the_ne
             (wire.Run(group=0, fragment=0, start=1, count=1),),
             (wire.OldPrefix(epoch=1, prefix=1, runs=(wire.Run(group=0, fragment=0, start=0, count=2),)),),
         ),
+        (
+            (),
+            (
+                wire.OldPrefix(epoch=1, prefix=1, runs=(wire.Run(group=0, fragment=0, start=0, count=2),)),
+                wire.OldPrefix(epoch=1, prefix=1, runs=(wire.Run(group=0, fragment=0, start=2, count=2),)),
+            ),
+        ),
     ],
-    ids=["beyond-the-end", "no-such-group", "no-such-fragment", "twice", "inside-a-prefix"],
+    ids=["beyond-the-end", "no-such-group", "no-such-fragment", "twice", "inside-a-prefix", "a-prefix-twice"],
 )
 def test_windows_that_a_request_cannot_have_are_not_registered(
     world: RestartWorld, runs: tuple[wire.Run, ...], prefixes: tuple[wire.OldPrefix, ...]
@@ -268,3 +275,58 @@ def test_giving_back_that_was_meant_for_a_dead_incarnation_reaches_nothing_of_th
     assert reply.fault is not None
     assert isinstance(error_of(reply.fault), StaleEpoch)
     assert (world.granules("foreign"), read(memory, 4), memory.tokens) == (4, b"mine", 4 * TOKENS)
+
+
+def test_what_is_freed_pays_what_is_owed_before_anybody_else_has_it(world: RestartWorld) -> None:
+    """Two survivors of one prefix claim more than there is; one registers and leaves it, the other is slow."""
+    publisher = world.memory(world.open_port(), 16 * TOKENS)
+    prefix = publisher.publish(16 * TOKENS)
+    others = [world.memory(world.open_port(), 0) for _ in range(5)]
+    for other in others:
+        other.join(prefix, 16 * TOKENS)
+    world.die()
+    world.in_touch(world.ports[0])
+    publisher.close()
+    assert world.granules("free") == 0
+    late = world.memory(world.open_port(), 0)
+    with pytest.raises(OutOfBudget):
+        late.grant(TOKENS)
+    world.all_in_touch()
+    assert (world.granules("foreign"), world.granules("free")) == (16, CAPACITY - 16)
+
+
+def test_a_device_that_dies_between_two_frames_of_a_registration_leaves_all_of_it_to_the_next(
+    world: RestartWorld,
+) -> None:
+    port = world.open_port()
+    memories = [world.memory(port, 4 * TOKENS) for _ in range(3)]
+    world.die()
+    port.most_registered = 1
+    world.limit_frames(2)  # the new device dies after the second frame
+    assert not world.look(port)
+    assert world.granules("foreign") == 12
+    world.all_in_touch()
+    assert world.granules("foreign") == 12
+    for memory in memories:
+        memory.close()
+    assert world.granules("free") == CAPACITY
+
+
+@pytest.mark.parametrize("outcome", ["clean", "quarantined"])
+def test_foreign_windows_that_may_still_be_mapped_are_charged_through_the_next_death_too(
+    world: RestartWorld, outcome: str
+) -> None:
+    memory = world.memory(world.open_port(), 4 * TOKENS)
+    world.die()
+    world.all_in_touch()
+    exchange, runs = world.ports[0].exchange, (wire.Run(group=0, fragment=0, start=0, count=4),)
+    key = wire.RequestKey(number=memory.request.number)
+    release = wire.Release.model_validate({"request": key, "runs": runs, "outcome": outcome})
+    exchange.receive(exchange.send([release]))
+    row = world.table.rows[world.ports[0].session]
+    assert row == (4 * GRANULE if outcome == "quarantined" else 0)
+    memory.holdings.end()
+    memory.closed()
+    world.ports.clear()
+    world.die()
+    assert world.granules("foreign") == row // GRANULE

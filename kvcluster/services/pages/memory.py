@@ -216,6 +216,9 @@ class PageMemory:
         self.queue.forget(session)
         self.books.governor.end(session)
 
+    def surrendered(self, session: str) -> None:
+        """Nothing: nobody goes on with what was in pages."""
+
     def process_gone(self, session: str) -> None:
         """Nothing of the session is used any more: what it had is free."""
         self.books.process_gone(session)

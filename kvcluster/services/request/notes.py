@@ -2,6 +2,11 @@
 
 Only texts of their own are noted, no beams: a crew begins again. Where the session has no page, or all slots of it are
 busy, nothing is noted, and whoever follows computes again.
+
+A GPU may be at work yet when a step returns of which nothing is read: such a step, a chunk of a long prompt, is not
+noted. Where every row stays this only makes the note an old one. In a ring the next chunks go over the rows that an old
+note counts on. It holds W + chunk - 1 tokens, so that after one step beyond what is noted, of a chunk at most, the W - 1
+rows before the noted end are whole, and after two they may not be: before the second one the note is taken back.
 """
 
 from __future__ import annotations
@@ -20,6 +25,14 @@ class Notes:
     def __init__(self, page: ProgressPage | None, device: Shared) -> None:
         self._page = page
         self._device = device
+
+    def begins(self, generations: Sequence[Generation]) -> None:
+        """A step is about to write the next tokens of these, and may be over what an old note counts on."""
+        if not self._device.shape.has_rings:
+            return
+        for generation in generations:
+            if generation.slot is not None and generation.slot.written < generation.held:
+                generation.slot.lost()
 
     def computed(self, generations: Sequence[Generation]) -> None:
         """All tokens that these hold are written. Those that are over have no memory to go on with."""

@@ -198,6 +198,7 @@ class RequestService:
 
     def _compute(self, pieces: Sequence[Piece]) -> None:
         reach(Failpoint.STEP_PLANNED)
+        self._notes.begins([piece.generation for piece in pieces])
         logits = self._model.forward([piece.slice() for piece in pieces])
         reach(Failpoint.STEP_COMPUTED)
         sampling = [piece.generation for piece in pieces if piece.samples]
@@ -205,7 +206,7 @@ class RequestService:
         self._count_step()
         if sampling:
             self._go_on(sampling, logits)
-        if sampling or logits.device.type == "cpu":  # else a GPU may be at work on it
+        if sampling or not self._model.may_run_ahead:  # else a GPU may be at work on it
             self._notes.computed([piece.generation for piece in pieces])
             reach(Failpoint.STEP_NOTED)
 
