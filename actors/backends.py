@@ -17,7 +17,7 @@ from kvcluster.config import Backend, ConfigError
 from kvcluster.driver.cuda import open_cuda_driver
 from kvcluster.driver.host import open_host_driver
 from kvcluster.driver.protocol import Driver
-from kvcluster.services.device_settings import DeviceSettings, what_is_there
+from kvcluster.services.device_settings import DeviceSettings, free_beside, what_is_there
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -75,7 +75,8 @@ def gpus_visible(visible: str | None) -> Iterator[None]:
 
 
 def _on_gpu(driver: Driver, settings: DeviceSettings, utilization: float, foreign_bytes: int) -> OpenedDevice:
-    free_bytes = driver.memory_info().free_bytes + foreign_bytes
+    asked_bytes = settings.memory.capacity_bytes
+    free_bytes = free_beside(driver.memory_info(), foreign_bytes=foreign_bytes, asked_bytes=asked_bytes)
     try:
         memory = what_is_there(settings.memory, device=settings.name, free_bytes=free_bytes, utilization=utilization)
     except ValueError as too_little:

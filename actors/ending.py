@@ -16,7 +16,7 @@ import ray
 from actors.asking import FETCH_TIMEOUT_S, OWNERS, WORKERS, Silent, actors_named, answers
 from actors.cluster import joined_cluster
 from actors.standings import process_of, standing
-from actors.supervisor import living_supervisor, read_log
+from actors.supervisor import living_supervisor, note_stop, read_log
 from kvcluster.services.chronicle import Told
 from kvcluster.services.session_file import started_at
 from kvcluster.services.standing import Remaining
@@ -67,6 +67,7 @@ def drain(drain_s: float) -> tuple[Remaining, ...]:
 def end() -> tuple[Remaining, ...]:
     """As `force_cluster`, on the cluster that this process is connected to."""
     told = read_log()
+    note_stop()
     alive = _processes((*WORKERS, *OWNERS), told)
     _stop_workers(FORCE_S)
     _kill(actors_named(WORKERS))

@@ -15,20 +15,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import ray
+from ray.exceptions import RayError
 
-from actors.owners import OwnerKind, living_owner
+from actors.owners import OwnerKind, living_owner, reason_of
 from actors.supervisor import tell_death
-from kvcluster.attach.client import AttachClient, open_attach_client
-from kvcluster.errors import DeviceUnreachable, KvClusterError
+from kvcluster.attach.client import AttachClient
+from kvcluster.errors import DeviceUnreachable
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.run_folder import run_folder
 from kvcluster.services.chronicle import Who
-from kvcluster.services.contact import Link
+from kvcluster.services.contact import Link, Way
 from kvcluster.services.device_settings import DeviceSettings
+from kvcluster.services.hellos import Hellos, Lost
 from kvcluster.services.left_files import sweep
-from kvcluster.services.session_file import SessionFile, listening_at, open_session_file
+from kvcluster.services.session_file import SessionFile, open_session_file
 
-W = TypeVar("W")
+W = TypeVar("W", bound=Way)
 
 LOCK_WAIT_S = 30.0
 POLL_S = 0.005
@@ -77,16 +79,27 @@ class SeekOwner:
     ) -> Link[W]:
         """What `opened` makes of the actor and the connection of an incarnation that is not that of `epoch`.
 
+        It is welcomed as `session`, or under another name where that was used up by a hello whose answer was lost.
+
         Raises:
-            DeviceUnreachable: none comes in `GIVE_UP_S`, or `stopping` is set. Nothing stays open.
-            KvClusterError: it does not welcome `session`. Nothing stays open.
+            DeviceUnreachable: none comes in `GIVE_UP_S`, or `stopping` is set, or Ray does not answer; or the one of
+                `epoch` lives and has ended the session (`services.hellos`). Nothing stays open.
+            KvClusterError, OSError: it refuses, or this process cannot use it. Nothing stays open.
         """
-        tell_death(Who(self.kind, self.name, self.node_id, 0, epoch), "")
-        began, made, looked = time.monotonic(), 0, 0
+        hellos = Hellos(self.path, Lost(self.name, epoch, session), find=self._actor, opened=opened)
+        try:
+            return self._met(hellos, epoch, stopping)
+        except RayError as error:
+            raise DeviceUnreachable(device=self.name, reason=reason_of(error)) from None
+
+    def _met(self, hellos: Hellos[Any, W], epoch: int, stopping: threading.Event) -> Link[W]:
+        began, told, made, looked = time.monotonic(), False, 0, 0
         while not stopping.wait(POLL_S) and (waited_s := time.monotonic() - began) < GIVE_UP_S:
-            there = listening_at(self.path)
-            if there is not None and there.epoch != epoch and (link := self._linked(there.address, session, opened)):
+            if (link := hellos.say()) is not None:
                 return link
+            if not told:  # by now it is clear that it does not answer
+                told = True
+                tell_death(Who(self.kind, self.name, self.node_id, 0, epoch), "")
             if waited_s > MAKE_AGAIN_S * (made + 1):
                 made += 1
                 self.make()
@@ -95,21 +108,10 @@ class SeekOwner:
                 self._end_if_hung()
         raise DeviceUnreachable(device=self.name, reason=f"no other process of it came within {GIVE_UP_S:.0f} s")
 
+    def _actor(self) -> Any | None:
+        return living_owner(self.kind, self.name, self.node_id)
+
     def _end_if_hung(self) -> None:
-        actor = living_owner(self.kind, self.name, self.node_id)
+        actor = self._actor()
         if actor is not None and not ray.wait([actor.address.remote()], timeout=self.hang_s)[0]:
             ray.kill(actor, no_restart=False)  # a stopped process too
-
-    def _linked(self, address: str, session: str, opened: Callable[[Any, AttachClient], W]) -> Link[W] | None:
-        actor = living_owner(self.kind, self.name, self.node_id)
-        if actor is None:
-            return None
-        try:
-            attach = open_attach_client(address, session, timeout_s=HELLO_TIMEOUT_S)
-        except DeviceUnreachable:  # it died again, or is leaving
-            return None
-        try:
-            return Link(session, attach.welcome, opened(actor, attach))
-        except KvClusterError:
-            attach.close()
-            raise

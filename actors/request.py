@@ -24,6 +24,7 @@ from actors.supervisor import announce, tell_own_death
 from kvcluster.errors import InvariantBroken
 from kvcluster.failpoints import Failpoint, Passer, arm_with, process_is, reach
 from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.session_file import began_at
 from kvcluster.services.standing import WorkerState, WorkerWord
 
 if TYPE_CHECKING:
@@ -68,8 +69,9 @@ class RequestActor:
             self._news.wait_for(lambda: self._replica or self._failure)
             if self._failure:
                 raise self._failure
-        port, pages = self._opened.port, self._opened.pages
-        return Opened(os.getpid(), port.welcome.device, pages.welcome.device if pages else "", port.session)
+        port, pages, pid = self._opened.port, self._opened.pages, os.getpid()
+        pages_name = pages.welcome.device if pages else ""
+        return Opened(pid, port.welcome.device, pages_name, port.session, began_at(pid) or 0)
 
     def submit(self, items: Sequence[tuple[int, CompletionRequest]]) -> None:
         """Queue requests, each under its caller's key. A key that is under way fails the actor: nobody hears us."""

@@ -6,6 +6,7 @@ of an actor, and when, is `actors.workers`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,3 +90,11 @@ class Seat:
     def answered(self, outcome: Completion | Refused) -> None:
         self.requests += 1
         self.tokens += outcome.completion_tokens if isinstance(outcome, Completion) else 0
+
+
+def together(figures: Iterable[WorkerFigures]) -> WorkerFigures:
+    """What was done from several seats."""
+    total = NOTHING
+    for each in figures:
+        total = total.beside(each)
+    return total

@@ -27,12 +27,13 @@ class WorkerSpec:
 @dataclass(frozen=True, slots=True)
 class Opened:
     """A worker that is ready: its process, its device's name, which is a GPU's UUID, and that of its host pages;
-    `session` is its with the device."""
+    `session` is its with the device. `started`: see `session_file.began_at`."""
 
     pid: int
     device: str
     pages: str = ""
     session: str = ""
+    started: int = 0
 
 
 @dataclass(frozen=True, slots=True)

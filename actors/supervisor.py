@@ -26,9 +26,11 @@ from actors.boundary import run_or_die
 from actors.owners import NAMESPACE
 from actors.vigil import Vigil
 from kvcluster.services.chronicle import Chronicle, Death, Told, Who, decode_told, encode_told
+from kvcluster.services.session_file import began_at
 
 NAME = "supervisor"
 _KEY = b"chronicle"
+_STOP_KEY = b"stopped-at"
 _KV_NAMESPACE = NAMESPACE.encode()
 
 
@@ -42,11 +44,11 @@ class Supervisor:
         self._vigil = Vigil(self._ended)
         threading.Thread(target=run_or_die, args=(self._vigil.run,), name="vigil", daemon=True).start()
 
-    def born(self, who: Who) -> None:
+    def born(self, who: Who, started: int) -> None:
         with self._writing() as chronicle:
             chronicle.born(who, at_s=time.time())
         if who.node_id == self._node_id:
-            self._vigil.begin(who)
+            self._vigil.begin(who, started)
 
     def died(self, who: Who, cause: str, told_by: str) -> None:
         with self._writing() as chronicle:
@@ -127,9 +129,9 @@ def tell_own_death(cause: str, *, within_s: float = 0.0) -> None:
 
 
 def tell_birth(who: Who) -> None:
-    """This process began, or another one. Never waits and never raises."""
+    """This process began, or another one of its machine. Never waits and never raises."""
     if (supervisor := _heard()) is not None:
-        supervisor.born.remote(who)
+        supervisor.born.remote(who, began_at(who.pid) or 0)
 
 
 def tell_leave(who: Who) -> None:
@@ -144,12 +146,29 @@ def tell_death(who: Who, cause: str) -> None:
         supervisor.died.remote(who, cause, _teller())
 
 
+def note_stop() -> None:
+    """Everything of ours on this cluster is to end: no job replaces a worker that dies from now on."""
+    _connect()
+    internal_kv._internal_kv_put(_STOP_KEY, repr(time.time()).encode(), namespace=_KV_NAMESPACE)
+
+
+def was_stopped(*, since_s: float) -> bool:
+    """Whether that was noted since a moment, in seconds since 1970."""
+    _connect()
+    noted = internal_kv._internal_kv_get(_STOP_KEY, namespace=_KV_NAMESPACE)
+    return noted is not None and float(noted) > since_s
+
+
 def read_log() -> Told:
     """What was told so far, whether a supervisor lives or not."""
-    if not internal_kv._internal_kv_initialized():  # another cluster, which this process shut down, took it along
-        internal_kv._initialize_internal_kv(ray._private.worker.global_worker.gcs_client)
+    _connect()
     data = internal_kv._internal_kv_get(_KEY, namespace=_KV_NAMESPACE)
     return decode_told(data) if data else Told()
+
+
+def _connect() -> None:
+    if not internal_kv._internal_kv_initialized():  # another cluster, which this process shut down, took it along
+        internal_kv._initialize_internal_kv(ray._private.worker.global_worker.gcs_client)
 
 
 def living_supervisor() -> Any | None:

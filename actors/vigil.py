@@ -15,9 +15,24 @@ from dataclasses import dataclass
 
 from kvcluster.driver.exits import Watched, watch
 from kvcluster.services.chronicle import Who
+from kvcluster.services.session_file import began_at
 
 TICK_S = 0.2
 REAPED_WITHIN_S = 1.0  # of its end, by its parent; then it ended without a signal and without an exit code
+
+
+def watch_begun(pid: int, started: int) -> Watched | None:
+    """The process of this machine that began at `started` (`session_file.began_at`), from now on; None where it is
+    gone, though its id may be another one's by now: how that one ends is nobody's word about this one.
+
+    Raises:
+        OSError: this process cannot have another descriptor.
+    """
+    process = watch(pid)
+    if process is not None and began_at(pid) != started:
+        process.close()
+        return None
+    return process
 
 
 @dataclass(slots=True)
@@ -36,10 +51,10 @@ class Vigil:
         self._watched: dict[int, _Watch] = {}  # by descriptor
         self._stopping = threading.Event()
 
-    def begin(self, who: Who) -> None:
-        """Watch this process from now on; one that is gone already, or one too many, is not watched."""
+    def begin(self, who: Who, started: int) -> None:
+        """Watch this process, which began then, from now on; one that is gone, or one too many, is not watched."""
         with suppress(OSError):
-            if (process := watch(who.pid)) is not None:
+            if (process := watch_begun(who.pid, started)) is not None:
                 with self._lock:
                     self._watched[process.descriptor] = _Watch(who, process)
 

@@ -22,12 +22,12 @@ from actors.causes import NODE_DIED, cause_of
 from actors.owners import NAMESPACE, OwnerKind, living_owner
 from actors.reports import Answered, Span, device_report, host_report, told
 from actors.request import WORKER, RequestActor
-from actors.seats import NOTHING, Seat
+from actors.seats import NOTHING, Seat, together
 from actors.site import Place, Site, is_alive, shown_node
-from actors.spec import Collected, Opened, WorkerFigures, WorkerSpec
-from actors.supervisor import meet_supervisor, tell_death, tell_leave
+from actors.spec import Collected, Opened, WorkerSpec
+from actors.supervisor import meet_supervisor, tell_death, tell_leave, was_stopped
+from actors.vigil import watch_begun
 from kvcluster.config import ConfigError, Settings
-from kvcluster.driver.exits import watch
 from kvcluster.errors import KvClusterError
 from kvcluster.services.chronicle import Who
 from kvcluster.services.completion import CompletionRequest
@@ -61,6 +61,7 @@ class RayWorkers:
         self._name = uuid4().hex[:8]
         self._node_id = ray.get_runtime_context().get_node_id()
         self._started_at = 0.0
+        self._began_s = 0.0  # since 1970
         self._devices_at_start: dict[Place, DeviceStatistics | None] = {}
         self._pages_at_start: dict[Place, PageStatistics | None] = {}
         self.seats: list[Seat] = []
@@ -69,6 +70,16 @@ class RayWorkers:
     def count(self) -> int:
         return len(self.seats)
 
+    @property
+    def ready(self) -> list[int]:
+        """As `Workers.ready`."""
+        return [seat.number for seat in self.seats if seat.pid and seat.awaited is not None]
+
+    @property
+    def returning(self) -> list[int]:
+        """As `Workers.returning`; one that does not start for `START_TIMEOUT_S` is lost, says `wait`."""
+        return [seat.number for seat in self.seats if not seat.pid and seat.awaited is not None]
+
     def start(self) -> None:
         """Start `workers_per_device` workers at each device, and wait until all have loaded the model.
 
@@ -76,6 +87,7 @@ class RayWorkers:
             ConfigError, KvClusterError: what the first that failed said. The caller ends the others (`stop`).
         """
         meet_supervisor()
+        self._began_s = time.time()
         for place in self._site.seats:
             seat = Seat(len(self.seats), place.device, node_id=place.node_id)
             seat.actor = self._create(seat)
@@ -167,7 +179,7 @@ class RayWorkers:
         seat.is_open(opened)
         if seat.node_id == self._node_id:
             with suppress(OSError):  # no descriptor is left: then nobody says how it ends
-                seat.watch(watch(opened.pid))
+                seat.watch(watch_begun(opened.pid, opened.started))
 
     def _who(self, seat: Seat) -> Who:
         return Who(WORKER, self._named(seat), seat.node_id, seat.pid)
@@ -207,7 +219,10 @@ class RayWorkers:
         if seat.silent_s > limit_s:
             yield self._lost(seat, f"it did not answer for more than {limit_s:.0f} s")
 
-    def _lost(self, seat: Seat, reason: str) -> WorkerLost:
+    def _lost(self, seat: Seat, reason: str) -> WorkerLost | WorkerStopped:
+        if was_stopped(since_s=self._began_s):
+            seat.leave()
+            return WorkerStopped(seat.number)
         tell_death(self._who(seat), reason)
         ray.kill(seat.actor)  # a stopped process too: after 5 s by SIGKILL
         session, kept_s = seat.session, self._settings.successor_grace_s
@@ -224,7 +239,7 @@ class RayWorkers:
         here = [seat for seat in self.seats if seat.place == place]
         answered = Answered(sum(seat.requests for seat in here), sum(seat.tokens for seat in here), seconds)
         span = Span(self._devices_at_start.get(place), self._audited(OwnerKind.DEVICE, place))
-        return device_report(self._site.named(place), span, answered, _together(seat.figures for seat in here))
+        return device_report(self._site.named(place), span, answered, together(seat.figures for seat in here))
 
     def _standing(self, kind: OwnerKind, place: Place) -> Any | None:
         actor = living_owner(kind, place.device, place.node_id)
@@ -242,13 +257,6 @@ def _collected(reference: Any) -> Collected:
     except RayError:
         return Collected([], NOTHING)
     return said if isinstance(said, Collected) else Collected([], NOTHING)
-
-
-def _together(figures: Iterator[WorkerFigures]) -> WorkerFigures:
-    total = NOTHING
-    for each in figures:
-        total = total.beside(each)
-    return total
 
 
 def _places(seats: Sequence[Seat], site: Site) -> list[str]:

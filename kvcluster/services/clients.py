@@ -164,6 +164,14 @@ class Clients:
             self._memory.surrendered(name)
         self._end(name)
 
+    def given_up(self, names: Sequence[str], *, by: Session) -> None:
+        """The process of session `by` has nothing of these mapped any more: as `surrendered`, of its own ones alone."""
+        for name in names:
+            session = self.sessions.get(name)
+            pid = self._survivors.get(name) if session is None else session.pid
+            if pid == by.pid and name != by.name:
+                self.surrendered(name)
+
     def leave(self) -> None:
         """The device closes: every session ends, as if its connection had ended."""
         self.is_leaving = True

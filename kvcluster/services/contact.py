@@ -14,12 +14,25 @@ from typing import Generic, Protocol, TypeVar
 from kvcluster.errors import DeviceUnreachable, KvClusterError
 from kvcluster.wire.socket import Welcome
 
-W = TypeVar("W")
+CLOSE_WITHIN_S = 1.0  # of a search that is stopped; what asks a hung owner may take longer, and ends by itself
+
+
+class Way(Protocol):
+    """How an owner is reached."""
+
+    def close(self) -> None:
+        """End the session."""
+
+
+W = TypeVar("W", bound=Way)
 
 
 @dataclass(frozen=True, slots=True)
 class Link(Generic[W]):
-    """An owner that answered the hello of `session`: what it said of itself, and `way`, how it is reached."""
+    """An owner that answered the hello of `session`: what it said of itself, and `way`, how it is reached.
+
+    Where `session` is another one than was sought for, the owner has heard of that one and ended it.
+    """
 
     session: str
     welcome: Welcome
@@ -42,9 +55,12 @@ class Seek(Protocol[W]):
 class Contact(Generic[W]):
     """Of one port. For one thread; what seeks has a thread of its own, which `close` ends."""
 
-    def __init__(self, seek: Seek[W] | None) -> None:
+    def __init__(self, seek: Seek[W] | None, *, close_within_s: float = CLOSE_WITHIN_S) -> None:
         self._seek = seek
+        self._close_within_s = close_within_s
         self._stopping = threading.Event()
+        self._finding = threading.Lock()
+        self._is_closed = False  # then what is found is closed at once
         self._thread: threading.Thread | None = None
         self._found: Link[W] | None = None
         self._failure: BaseException | None = None
@@ -90,17 +106,28 @@ class Contact(Generic[W]):
         return found
 
     def close(self) -> Link[W] | None:
-        """Seek no more; returns what was found meanwhile, for the caller to close."""
+        """Seek no more; returns what was found meanwhile, for the caller to close.
+
+        Waits for a search that is under way, but not for long. One that goes on after that closes what it finds.
+        """
         self._stopping.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(self._close_within_s)
             self._thread = None
-        found, self._found = self._found, None
+        with self._finding:
+            self._is_closed = True
+            found, self._found = self._found, None
         return found
 
     def _look(self, session: str, epoch: int) -> None:
         assert self._seek is not None  # or nothing was lost
         try:
-            self._found = self._seek(session, epoch, stopping=self._stopping)
+            found = self._seek(session, epoch, stopping=self._stopping)
         except (KvClusterError, OSError, RuntimeError, ValueError) as failure:
             self._failure = failure
+            return
+        with self._finding:
+            if not self._is_closed:
+                self._found = found
+                return
+        found.way.close()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from kvcluster.budget.governor import Limits
 from kvcluster.budget.quotas import Quotas
+from kvcluster.driver.protocol import MemoryInfo
 from kvcluster.services.asks import MOST_RUNS
 from kvcluster.services.sessions import ReplyLimits
 from kvcluster.units import MIB, format_bytes
@@ -78,6 +79,15 @@ def what_is_there(asked: MemorySettings, *, device: str, free_bytes: int, utiliz
             f"granule is {format_bytes(asked.granule_bytes)}: end what uses it, or raise gpu_memory_utilization"
         )
     return replace(asked, capacity_bytes=capacity_bytes, pool_bytes=pool_bytes_for(capacity_bytes))
+
+
+def free_beside(info: MemoryInfo, *, foreign_bytes: int, asked_bytes: int) -> int:
+    """What is free of a GPU, or is the device's already: `foreign_bytes` are what survivors have mapped of it.
+
+    Survivors that share a prefix tell its bytes each, so that these may be more than the device ever had
+    (`asked_bytes`), and with what is free more than there is.
+    """
+    return min(info.free_bytes + min(foreign_bytes, asked_bytes), info.total_bytes)
 
 
 @dataclass(frozen=True, slots=True)

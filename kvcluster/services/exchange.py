@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from kvcluster.errors import DeviceUnreachable, KvClusterError, SessionEnded, StaleEpoch
-from kvcluster.services.contact import Contact, Link, Seek
+from kvcluster.services.contact import Contact, Link, Seek, Way
 from kvcluster.services.correspondence import Correspondence, Sent, Traffic
 from kvcluster.services.transport import Sender
 from kvcluster.wire import messages as wire
@@ -54,7 +54,7 @@ class Line(Sender, Protocol):
 
 
 L = TypeVar("L", bound=Line)
-W = TypeVar("W")
+W = TypeVar("W", bound=Way)
 
 
 class Touch(Enum):
@@ -182,11 +182,11 @@ class Exchange(Generic[L, W]):
         self.session, self._is_over = successor, False
         self._contact.lose(self.session, 0, self.loss("it ended the session"))
 
-    def go_on(self, welcome: Welcome, line: L) -> None:
-        """The owner was found: frames go there, beginning with the first."""
+    def go_on(self, link: Link[W], line: L) -> None:
+        """The owner was found, as `link` says, and `line` leads there: frames go there, beginning with the first."""
         self.line.close()
-        self.welcome, self.line = welcome, line
-        self._letters = Correspondence(self.session, welcome.epoch, self.traffic)
+        self.session, self.welcome, self.line = link.session, link.welcome, line
+        self._letters = Correspondence(self.session, self.welcome.epoch, self.traffic)
 
     def close(self) -> Link[W] | None:
         """Seek no more, and end the session; returns what was found meanwhile, for the caller to close."""

@@ -105,6 +105,8 @@ class FrameService:
             request = RequestId(frame.session, ops[0].request.number, ops[0].request.generation)
             result, work = self._performer.perform(request, ops, Work(runs_left, session.known))
             self._owner.weigh(request)
+            if isinstance(ops[0], wire.Complete) and result.fault is None:
+                self._clients.given_up(ops[0].given_up, by=session)
             results.append(result)
             runs_left -= work.runs_named
             shares += settled(session, request, work)

@@ -66,6 +66,7 @@ from kvcluster.services.snapshots import boundary_of
 from kvcluster.services.taken_back import TakenBack
 from kvcluster.services.transport import Transport
 from kvcluster.wire import messages as wire
+from kvcluster.wire.restart import MOST_GIVEN_UP
 from kvcluster.wire.socket import Reclaim, Welcome
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class DevicePort:
         self._memories: set[SequenceMemory] = set()
         self._unsettled: dict[PendingAsks, None] = {}  # in the order in which they were sent
         self._held: dict[SequenceMemory, Sequence[PhysicalHandle]] = {}  # of publications that are under way
+        self._given_up: list[str] = []  # sessions of which nothing is mapped, and nobody has heard so
         self._departures = Departures(self.submit)
         self._half = ClientHalf(self._departures, self._grants, welcome.granule_bytes)
 
@@ -176,7 +178,9 @@ class DevicePort:
         Raises:
             SessionEnded: the device ended the session, which this process has heard now: every memory is closed, and
                 another session begins; what could not be unmapped is in `quarantined_bytes`.
-            DeviceUnreachable: the device is gone for good. What is mapped stays mapped.
+            DeviceUnreachable: the device is gone for good; or it lives, and has ended the session without being heard
+                (its connection broke, or a reply came too late): this process is to end, for nothing else gives
+                back what it had there. What is mapped stays mapped.
             Whatever it refuses to register: likewise.
         """
         match self._exchange.look():
@@ -361,41 +365,65 @@ class DevicePort:
     # --- a device that was lost -----------------------------------------------------------------------------------
 
     def _go_on(self) -> bool:
-        """Everything that is open goes on with the device that was found; whether it has heard all of it."""
-        exchange, before = self._exchange, self.welcome
+        """Everything that is open goes on with the device that was found; whether it has heard all of it.
+
+        A device that was found under another name than was sought has ended the session: nothing of it goes on.
+        """
+        exchange, before, sought = self._exchange, self.welcome, self.session
         link = exchange.link
         assert link is not None  # it was found
+        if link.welcome.granule_bytes != before.granule_bytes:
+            link.way.close()
+            raise exchange.loss(f"it came back with granules of {link.welcome.granule_bytes} bytes")
         for pending in self._unsettled:
             pending.lose(exchange.loss("it was restarted before it answered"))
-        exchange.go_on(link.welcome, link.way)
-        if link.welcome.granule_bytes != before.granule_bytes:
-            raise exchange.loss(f"it came back with granules of {link.welcome.granule_bytes} bytes")
+        exchange.go_on(link, link.way)
         if self.progress is not None and link.way.page is not None:
             self.progress.move_to(link.way.page)
+        is_over = link.session != sought
+        if is_over:
+            self._give_up(sought)
+        is_heard = self._register(before.epoch)
+        if is_over:
+            raise SessionEnded(session=sought)
+        return is_heard
+
+    def _register(self, before_epoch: int) -> bool:
+        """Tell the device what there is here of earlier incarnations; whether it has heard all of it."""
+        kept_bytes = self.quarantined_bytes
+        given_up = () if kept_bytes else tuple(self._given_up[-MOST_GIVEN_UP:])
+        complete = wire.Complete(kept_bytes=kept_bytes, given_up=given_up)
         try:
             register_all(
-                exchange,
+                self._exchange,
                 self.memories(),
-                before_epoch=before.epoch,
-                kept_bytes=self.quarantined_bytes,
+                before_epoch=before_epoch,
+                complete=complete,
                 most_requests=self.most_registered,
             )
         except DeviceUnreachable:
             if not self.is_adrift:
                 raise
             return False  # it died again
+        self._given_up.clear()
         return True
 
-    def _start_over(self) -> NoReturn:
-        """The session is over: unmap everything, say so, and look for the device under another name."""
-        ended = self.session
+    def _give_up(self, session: str) -> None:
+        """Every memory is unmapped and closed: nothing is left of the session, whether its device hears so or not."""
+        self._given_up.append(session)
         for memory in self.memories():
             memory.in_flight = False
             self._half.end(memory)
             self._memories.discard(memory)
         self._unsettled.clear()
+
+    def _start_over(self) -> NoReturn:
+        """The session is over: unmap everything, say so, and look for the device under another name."""
+        ended = self.session
+        self._give_up(ended)
         if not self.quarantined_bytes:
-            with suppress(DeviceUnreachable):  # then its bytes wait for this process's end
+            with suppress(DeviceUnreachable):  # the next that is found hears it
                 self.transport.surrender()
+                self._given_up.remove(ended)
         self._exchange.end(new_session())
         raise SessionEnded(session=ended)

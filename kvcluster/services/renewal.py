@@ -28,12 +28,12 @@ def register_all(
     memories: Sequence[SequenceMemory],
     *,
     before_epoch: int,
-    kept_bytes: int,
+    complete: wire.Complete,
     most_requests: int = MOST_REQUESTS,
 ) -> None:
     """Tell a new incarnation what is mapped for `memories` since that of `before_epoch`, and earlier ones.
 
-    `kept_bytes` could not be unmapped of requests that are over. A frame names at most `most_requests`.
+    `complete` is the last word. A frame names at most `most_requests`.
 
     Raises:
         DeviceUnreachable: it died again. Whatever it was told, the next one is told all of it.
@@ -47,7 +47,7 @@ def register_all(
         ops = [op for memory in batch for op in register_operations(memory)]
         for memory, arrival in zip(batch, _arrivals(exchange.receive(exchange.send(ops))), strict=True):
             memory.registered(arrival)
-    _arrivals(exchange.receive(exchange.send([wire.Complete(kept_bytes=kept_bytes)])))
+    _arrivals(exchange.receive(exchange.send([complete])))
     reach(Failpoint.CLIENT_REGISTERED)
 
 

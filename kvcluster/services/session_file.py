@@ -26,8 +26,6 @@ from kvcluster.errors import DeviceUnreachable, LimitReached
 from kvcluster.services.session_table import HEAD_BYTES, MOST_ROWS, SIZE_BYTES, Row, SessionTable
 from kvcluster.units import format_bytes
 
-__all__ = ["MOST_ROWS", "Listening", "NoSessionLog", "SessionFile", "SessionLog", "clients_in", "listening_at"]
-
 _POLL_S = 0.005
 
 
@@ -180,12 +178,23 @@ def clients_in(path: Path) -> tuple[int, ...]:
 
 def started_at(pid: int) -> int | None:
     """When the process began, in ticks since the machine did; None where there is none, or only its remains."""
+    fields = _standing(pid)
+    return None if not fields or fields[0] in "ZX" else int(fields[19])
+
+
+def began_at(pid: int) -> int | None:
+    """The same, also of one that is dead and was not waited for yet."""
+    fields = _standing(pid)
+    return int(fields[19]) if fields else None
+
+
+def _standing(pid: int) -> list[str]:
+    """What the kernel says of it from its state on (proc(5), `/proc/pid/stat`); nothing where there is no process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
+        return []
+    return stat.rpartition(")")[2].split()
 
 
 def _open_process(pid: int, started: int) -> int | None:
@@ -233,7 +242,7 @@ def _allocate(path: Path, descriptor: int) -> None:
         os.posix_fallocate(descriptor, 0, SIZE_BYTES)
         os.ftruncate(descriptor, SIZE_BYTES)
     except OSError as error:
-        reason = f"no room for the {format_bytes(SIZE_BYTES)} of an owner's sessions ({os.strerror(error.errno)})"
+        reason = f"no room for the {format_bytes(SIZE_BYTES)} of an owner's sessions ({error.strerror})"
         raise OSError(
             error.errno, f"{reason}: free some in that folder, or set another run folder", str(path)
         ) from None

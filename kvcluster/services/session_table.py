@@ -82,8 +82,8 @@ class SessionTable:
         if not self.is_one:
             for at in range(1, _HEAD_WORDS):
                 words[at] = 0
-            for row in range(MOST_ROWS):
-                words[self._at(row) + _PID] = 0
+            for number, _ in self.rows():
+                self.vacate(number)
         words[_SEAL_AT] = 0  # first: nobody is to look for the new one where the old one listened
         words[_INCARNATION_AT] = self.incarnation + 1
         words[_EPOCH_AT] = max(epoch_from, self.epoch + 1)

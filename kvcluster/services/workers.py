@@ -6,7 +6,7 @@ worker that was thought dead may still report, and the job keeps the first outco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -77,7 +77,15 @@ Event = Finished | WorkerLost | WorkerReady | WorkerStopped
 class Workers(Protocol):
     @property
     def count(self) -> int:
-        """Workers are numbered from 0; all are ready at the start."""
+        """Workers are numbered from 0."""
+
+    @property
+    def ready(self) -> Collection[int]:
+        """Those that take requests now: at the start of a job not all, where an earlier one lost some."""
+
+    @property
+    def returning(self) -> Collection[int]:
+        """Those that take none before their WorkerReady; a WorkerLost comes instead where that takes too long."""
 
     def submit(self, worker: int, items: Sequence[tuple[int, CompletionRequest]]) -> None:
         """Hand over (key, request) pairs. Returns at once; a worker that is dead is reported by `wait`, not here."""

@@ -118,7 +118,7 @@ class Deployment:
             AssertionError: a prompt was not answered, or twice, or with an error.
         """
         self.start()
-        eventually(self._all_ready, "every worker is there")  # as a job takes for granted
+        eventually(self._all_ready, "every worker is there")  # so that its share of the prompts is its own
         self._runs += 1
         lines, results = self._scratch / f"in-{self._runs}.jsonl", self._scratch / f"out-{self._runs}.jsonl"
         asked = {"max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, **body}

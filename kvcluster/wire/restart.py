@@ -10,9 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from kvcluster.wire.base import Count, Message, Positive, RequestKey, Run
+from kvcluster.wire.base import Count, Message, Name, Positive, RequestKey, Run
 
 MOST_OLD_PREFIXES = 1024
+MOST_GIVEN_UP = 64
 
 
 class OldPrefix(Message):
@@ -39,12 +40,14 @@ class Register(Message):
 class Complete(Message):
     """Everything that the session's process has mapped is registered, but for `kept_bytes` that it could not unmap.
 
-    `request` is number 0, which no request has.
+    `request` is number 0, which no request has. `given_up` are earlier sessions of this process, of which nothing is
+    mapped any more, and whose owner may not have heard so.
     """
 
     verb: Literal["complete"] = "complete"
     request: RequestKey = RequestKey(number=0)
     kept_bytes: Count = 0
+    given_up: Annotated[tuple[Name, ...], Field(max_length=MOST_GIVEN_UP)] = ()
 
 
 class Registered(Message):

@@ -5,18 +5,23 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from actors.device import DeviceActor
 from actors.devices import actor_name, device_spec, find_device, living_device
+from actors.incarnations import SeekOwner
+from actors.owners import OwnerKind
 from actors.proxies import open_session
-from kvcluster.config import ConfigError
+from kvcluster.attach.client import AttachClient
+from kvcluster.config import ConfigError, Settings
 from kvcluster.errors import BadFrame, DeviceUnreachable, InvariantBroken, NeverFits
 from kvcluster.failpoints import Failpoint
 from kvcluster.geometry.layout import Layout
+from kvcluster.ids import new_session
 from kvcluster.services.asks import Grow
 from kvcluster.services.port import DevicePort
 from kvcluster.services.sequence import SequenceSpec
@@ -43,6 +48,36 @@ def test_a_device_is_found_again_by_the_same_sizes_and_refused_with_others(world
     for other in ({"device_memory": "512KiB"}, {"granule": "8KiB"}):
         with pytest.raises(ConfigError, match=f"device {device.name} is open on this cluster already, with 256.0 KiB"):
             find_device(device.name, world.node_id, settings.model_copy(update=other))
+
+
+class Disconnected:
+    """A client whose connection breaks."""
+
+    def stay(self, device: str, node_id: str, settings: Settings) -> None:
+        port = open_session(device, node_id, settings)
+        port.transport.close()
+        eventually(port.in_touch, "nothing is waited for that will not come")
+
+
+def test_a_session_whose_connection_broke_while_its_device_lives_is_said_to_be_over_at_once(world: World) -> None:
+    settings = world.settings()
+    device, client = world.device(settings), world.started(Disconnected, num_cpus=0)
+    with pytest.raises(DeviceUnreachable, match=f"device {device.name} .* it lives, and has ended the session"):
+        ray.get(client.stay.remote(device.name, world.node_id, settings), timeout=TIMEOUT_S)
+    assert world.device(settings).address.pid == device.address.pid
+
+
+def test_a_ray_that_fails_while_an_owner_is_sought_is_an_owner_that_cannot_be_reached(world: World) -> None:
+    device = world.device(world.settings())
+    path, session = Path(device.address.file), new_session()
+    owner = SeekOwner(OwnerKind.DEVICE, device.name, world.node_id, path, lambda: None, TIMEOUT_S)
+
+    def opened(actor: object, attach: AttachClient) -> AttachClient:
+        raise RayError("its control process is gone")
+
+    with pytest.raises(DeviceUnreachable, match="control process is gone"):
+        owner.next_one(0, session, opened, threading.Event())
+    assert session not in audit(device).sessions
 
 
 def test_a_device_is_refused_with_other_quotas_and_bounds_its_tenants_by_those_that_it_has(world: World) -> None:

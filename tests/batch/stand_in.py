@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,10 @@ def echo(request: CompletionRequest) -> Completion:
 class EchoWorkers:
     """Finishes one request a `wait`, the newest first. `script` events are reported before anything is finished."""
 
-    def __init__(self, count: int = 2, script: Sequence[Event] = ()) -> None:
+    def __init__(self, count: int = 2, script: Sequence[Event] = (), returning: Collection[int] = ()) -> None:
         self.count = count
+        self.returning = returning
+        self.ready = [worker for worker in range(count) if worker not in returning]
         self.submitted: list[tuple[int, int]] = []  # (worker, key)
         self.most_pending = 0
         self._pending: list[tuple[int, CompletionRequest]] = []

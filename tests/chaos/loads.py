@@ -19,6 +19,7 @@ from kvcluster.testing.deployment import Answers, Deployment, deployment_setting
 from kvcluster.testing.models import make_model
 
 Prompt = tuple[int, ...]
+RUNNING = 8  # at a time, by all workers together
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,16 @@ class Load:
     devices: int
     settings: dict[str, Any]
     works: tuple[Work, ...]
+
+    @property
+    def workers_per_device(self) -> int:
+        count: int = self.settings.get("workers_per_device", 1)
+        return count
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text, its prompt included."""
+        return max(len(prompt) + work.max_tokens for work in self.works for prompt in work.prompts)
 
 
 def _ids(seed: int, count: int) -> Prompt:
@@ -115,7 +126,14 @@ class Loads:
 def run(deployment: Deployment, load: Load, *, salt: str, on_result: Callable[[int], None] = lambda _: None) -> Answers:
     """All of its work, as one: texts in order, everything else summed."""
     parts = [
-        deployment.run(*work.prompts, max_tokens=work.max_tokens, on_result=on_result, cache_salt=salt, **work.body)
+        deployment.run(
+            *work.prompts,
+            max_tokens=work.max_tokens,
+            running=RUNNING,
+            on_result=on_result,
+            cache_salt=salt,
+            **work.body,
+        )
         for work in load.works
     ]
     return Answers(

@@ -1,7 +1,8 @@
 """One case, played: the load runs, the fault happens, and then everything must be as if nothing had been.
 
 What must hold is the same for all: the texts are those of an undisturbed run, every prompt is answered once, all books
-sum with nobody holding a byte, and what the case's text says did happen. Whatever does not hold is the case's sentence.
+sum with nobody holding a byte, what the case's text says did happen, and no more workers and tokens were lost than that
+takes (`tests.chaos.bounds`). Whatever does not hold is the case's sentence.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from kvcluster.testing.arming import parse_faults
 from kvcluster.testing.deployment import Answers, Deployment
 from kvcluster.testing.waiting import eventually
+from tests.chaos.bounds import overrun
 from tests.chaos.cases import Act, Case
 from tests.chaos.command import answered_by_command
 from tests.chaos.loads import LOADS, Loads, run
@@ -147,7 +149,8 @@ def ending(stage: Stage, case: Case) -> Outcome:
     deployment.disarm()
     deployment.assert_nothing_lost()
     stage.ended()
-    return replace(_figures(stage, case, answers, deployment), kills=1, complaint=complaint)
+    outcome = _figures(stage, case, answers, deployment)
+    return replace(outcome, kills=1, complaint=complaint or overrun_of(outcome))
 
 
 def idle(stage: Stage, case: Case) -> Outcome:
@@ -209,7 +212,14 @@ def _judged(stage: Stage, case: Case, deployment: Deployment, answers: Answers) 
     outcome = _figures(stage, case, answers, deployment)
     if answers.texts != stage.wanted(case.load).texts:
         return replace(outcome, complaint="another text than undisturbed")
-    return replace(outcome, complaint=_missing(case, deployment))
+    return replace(outcome, complaint=_missing(case, deployment) or overrun_of(outcome))
+
+
+def overrun_of(outcome: Outcome) -> str:
+    """What it cost beyond what its case may, in words; empty where it did not."""
+    losses, tokens = outcome.losses, outcome.recomputed_tokens
+    words = overrun(outcome.case, lost_workers=len(losses), recomputed_tokens=tokens)
+    return f"{words} ({'; '.join(losses)})" if words and losses else words
 
 
 def _figures(stage: Stage, case: Case, answers: Answers, deployment: Deployment) -> Outcome:

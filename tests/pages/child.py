@@ -43,6 +43,13 @@ class PipeTransport(Way):
     def pushes(self) -> tuple[Reclaim, ...]:
         return tuple(push for push in self._attach.pushes() if isinstance(push, Reclaim))
 
+    @property
+    def is_fenced(self) -> bool:  # type: ignore[override]
+        return self._attach.is_fenced
+
+    def surrender(self) -> None:
+        self._attach.surrender()
+
     def close(self) -> None:
         self._attach.close()
 
@@ -100,6 +107,9 @@ class Child:
         chosen: dict[str, tuple[wire.Operation, ...]] = {"find": (find,), "grant": (grant,), "both": (find, grant)}
         reply = self.letters.receive(self.letters.send([opened, *chosen[what]], self.transport))
         return " ".join(answer.verb for result in reply.results for answer in result.answers)
+
+    def in_touch(self) -> bool:
+        return self.port.in_touch()
 
     def hang_up(self) -> None:
         """End the connection, and live on with the pages mapped."""

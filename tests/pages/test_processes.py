@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ import torch
 from kvcluster.attach.server import open_attach_server
 from kvcluster.paged.block_pool import BlockPool
 from kvcluster.services.pages.local import page_service
+from kvcluster.testing.clock import ManualClock
 from tests.nursery import Nursery
 from tests.pages.world import PITCH_BYTES, SIZE
 from tests.piped import TIMEOUT_S, Piped
@@ -27,7 +29,8 @@ class Host:
     def __init__(self, nursery: Nursery) -> None:
         self._nursery = nursery
         pool = BlockPool(BLOCKS, SIZE, 2, 1, 4, dtype=torch.float32)
-        self.service = page_service(pool, "host-kv", epoch=1, clock=time.monotonic)
+        self.clock = ManualClock()
+        self.service = page_service(pool, "host-kv", epoch=1, clock=self.clock)
         self.server = open_attach_server("host-kv", self.service)
         self._thread = threading.Thread(target=self.server.serve)
         self._thread.start()
@@ -48,6 +51,14 @@ class Host:
         while not holds():
             assert time.monotonic() < deadline, f"never: {what}"
             pause.wait(0.005)
+
+    def expire(self, session: str) -> None:
+        """This one is not heard for longer than its lease, and all others are."""
+        while (seen := self.service.audit()).sessions[session] == "live":  # what it sent before may come in between
+            self.clock.advance(1)
+            for other in seen.sessions.keys() - {session}:
+                self.service.heartbeat(other)
+            self.service.idle()
 
     def is_alone_with(self, sessions: int) -> None:
         self.eventually(lambda: len(self.service.audit().sessions) == sessions, f"{sessions} sessions are left")
@@ -176,6 +187,32 @@ def test_what_a_client_left_for_others_outlives_its_process(host: Host) -> None:
     late = host.child()
     assert late.ask("begin", PROMPT) == 2 * SIZE
     assert late.ask("check", 0)
+
+
+def test_a_process_that_is_stopped_keeps_its_rows_from_everybody_and_leaves_nothing_once_it_goes_on(
+    host: Host, author: Piped
+) -> None:
+    earlier = host.service.audit().pids
+    stopped = host.child()
+    [(session, pid)] = host.service.audit().pids.items() - earlier.items()
+    stopped.ask("begin", [*PROMPT, 1])
+    stopped.ask("append", 0, [1] * 2 * SIZE)
+    written = stopped.ask("blocks", 0)[2:]
+    os.kill(pid, signal.SIGSTOP)
+    host.expire(session)
+    assert host.blocks("quarantine") == len(written)
+    other = host.child()
+    other.ask("begin", [7] * 4)
+    other.ask("append", 0, [8] * 8 * SIZE)
+    assert not {*other.ask("blocks", 0)} & {*written}
+    os.kill(pid, signal.SIGCONT)
+    assert stopped.ask("check", 0)
+    assert stopped.ask("append", 0, [2] * SIZE)["error"] == "SessionEnded"
+    assert stopped.ask("in_touch")["error"] == "DeviceUnreachable"  # it gave all of it back, and nobody finds another
+    assert (host.blocks("quarantine"), stopped.lives) == (0, True)
+    host.is_alone_with(2)
+    assert author.ask("check", 0)
+    assert other.ask("check", 0)
 
 
 def test_a_client_that_hung_up_and_lives_keeps_its_own_blocks_from_everybody_until_it_is_dead(

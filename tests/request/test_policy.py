@@ -32,6 +32,7 @@ class RandomTokens:
     vocabulary: int = 512
     eos_ids: frozenset[int] = frozenset()
     fingerprint: str = "says random tokens"
+    may_run_ahead: bool = False
     generator: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(0))
 
     def forward(self, slices: Sequence[Slice]) -> torch.Tensor:

@@ -118,6 +118,10 @@ class Way:
         return self._world.service is self._service
 
     def surrender(self) -> None:
+        if self._world.dies_at_surrender:
+            self._world.die()
+        if not self.is_open:
+            raise DeviceUnreachable(device="host", reason="it died")
         self._service.surrendered(self._session)
 
     def close(self) -> None:
@@ -133,9 +137,12 @@ class RestartWorld:
         self.clock = ManualClock()
         self.table = Table()
         self.ports: list[DevicePort] = []
+        self.uses_names_up = False  # a hello is answered only when it is said again, under another name
         self._drivers: list[TidyDriver] = []
         self._capacity_bytes = capacity * GRANULE
+        self._granule_bytes = GRANULE
         self._incarnation = 0
+        self.dies_at_surrender = False
         self._frames_left: int | None = None
         self.service = self._next()
 
@@ -145,13 +152,13 @@ class RestartWorld:
 
     def _next(self) -> DeviceService:
         self._incarnation += 1
-        memory = MemorySettings(self._capacity_bytes, GRANULE, 4 * GRANULE)
+        memory = MemorySettings(self._capacity_bytes, self._granule_bytes, 4 * GRANULE)
         settings = DeviceSettings("host", memory, epoch=self._incarnation, incarnation=self._incarnation)
         self._owners = self._driver()
         return DeviceService(self._owners, settings, clock=self.clock, log=self.table)
 
     def _driver(self) -> TidyDriver:
-        driver = TidyDriver(granule_bytes=GRANULE, capacity_bytes=self._capacity_bytes)
+        driver = TidyDriver(granule_bytes=self._granule_bytes, capacity_bytes=self._capacity_bytes)
         self._drivers.append(driver)
         return driver
 
@@ -161,6 +168,10 @@ class RestartWorld:
         welcome = self.service.hello(Hello(session=session), pid=1)
 
         def seek(session: str, epoch: int, *, stopping: threading.Event) -> Link[Transport]:
+            if self.uses_names_up:
+                self.service.hello(Hello(session=session), pid=1)
+                self.service.disconnected(session)
+                session = new_session()
             found = self.service.hello(Hello(session=session), pid=1)
             return Link(session, found, Way(self, self.service, session, driver))
 
@@ -174,8 +185,9 @@ class RestartWorld:
             memory.commit(tokens, memory.grant(tokens))
         return memory
 
-    def die(self) -> None:
+    def die(self, *, granule_bytes: int = GRANULE) -> None:
         """The device's process is dead, and another one begins; its clients notice when they look."""
+        self._granule_bytes = granule_bytes
         self._owners.clear()
         self._drivers.remove(self._owners)
         self.table = self.table.after_death()

@@ -6,8 +6,15 @@ import pytest
 
 import kvcluster
 from kvcluster.budget.quotas import Quotas
+from kvcluster.driver.protocol import MemoryInfo
 from kvcluster.errors import NeverFits, OutOfBudget
-from kvcluster.services.device_settings import MemorySettings, bulk_bytes_for, pool_bytes_for, what_is_there
+from kvcluster.services.device_settings import (
+    MemorySettings,
+    bulk_bytes_for,
+    free_beside,
+    pool_bytes_for,
+    what_is_there,
+)
 from kvcluster.units import GIB, KIB, MIB
 
 GEOMETRY = kvcluster.KvGeometry.uniform(layers=1, kv_heads=1, head_dim=512, element_bytes=4)  # 4 KiB a token
@@ -23,6 +30,18 @@ def test_the_pool_is_the_smaller_of_64_mib_and_two_percent() -> None:
 )
 def test_a_bulk_handle_is_several_whole_granules_or_none(granule_bytes: int, bulk_bytes: int) -> None:
     assert bulk_bytes_for(granule_bytes) == bulk_bytes
+
+
+@pytest.mark.parametrize(
+    ("foreign_bytes", "asked_bytes", "free_bytes"),
+    [(0, GIB, 30 * MIB), (20 * MIB, GIB, 50 * MIB), (20 * MIB, 10 * MIB, 40 * MIB), (90 * MIB, GIB, 80 * MIB)],
+    ids=["none", "some", "more-than-was-asked", "a-prefix-of-three"],
+)
+def test_survivors_never_make_more_free_than_there_is_or_was_asked(
+    foreign_bytes: int, asked_bytes: int, free_bytes: int
+) -> None:
+    info = MemoryInfo(total_bytes=80 * MIB, free_bytes=30 * MIB, held_bytes=0)
+    assert free_beside(info, foreign_bytes=foreign_bytes, asked_bytes=asked_bytes) == free_bytes
 
 
 @pytest.mark.parametrize(

@@ -153,34 +153,23 @@ def test_a_page_that_is_closed_is_read_though_its_process_lives(world: DeviceWor
     assert adopt(world.client(), noting)[1].what == "said"
 
 
-@pytest.mark.parametrize("noted", ["itself", "by who died before it"])
+@pytest.mark.parametrize("case", ["fenced", "fenced, and not the first", "heard"])
 def test_of_a_process_that_surrendered_only_the_words_are_left_though_its_page_is_open(
-    world: DeviceWorld, noted: str
+    world: DeviceWorld, case: str
 ) -> None:
     """It goes on living, so that its page says that it runs."""
     first, noting = Noting(world), Noting(world)
-    (noting if noted == "itself" else first).computed(3)
+    (first if "first" in case else noting).computed(3)
     first.die()
-    if noted != "itself":
+    if "first" in case:
         adopt(noting.client, first)
-    for _ in range(32):  # a device that does not look for long blames nobody
+    for _ in range(0 if case == "heard" else 32):  # a device that does not look for long blames nobody
         world.clock.advance(1.0)
         world.service.idle()
-    assert world.granules("quarantine") == 3
     world.service.surrendered(noting.client.session)
     assert world.granules("free") == 64
     found = adopt(world.client(), noting)[1]
     assert (found.what, found.token_ids, found.computed) == ("said", packed([5, 6]), 3 * TOKENS)
-    noting.page.close()
-    assert adopt(world.client(), noting)[1].what == "said"
-
-
-def test_of_a_process_that_surrendered_while_it_was_heard_no_memory_is_left(world: DeviceWorld) -> None:
-    noting = Noting(world)
-    noting.computed(3)
-    world.service.surrendered(noting.client.session)
-    assert world.granules("free") == 64
-    assert adopt(world.client(), noting)[1].what == "said"
     noting.page.close()
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvcluster.errors import DeviceUnreachable, NotAllowed, NotShareable, OutOfBudget, StaleEpoch
+from kvcluster.errors import DeviceUnreachable, NotAllowed, NotShareable, OutOfBudget, SessionEnded, StaleEpoch
 from kvcluster.geometry.shareability import Refusal
 from kvcluster.services.asks import Grow, Publish, Seal, Shed
-from kvcluster.services.sequence import SequenceMemory
+from kvcluster.services.sequence import MemoryState, SequenceMemory
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
 from kvcluster.wire.faults import error_of
@@ -256,6 +256,34 @@ def test_windows_that_a_request_cannot_have_are_not_registered(
     assert world.granules("free") == CAPACITY
 
 
+def test_a_device_that_knows_a_client_under_another_name_hears_that_nothing_is_left_of_the_first(
+    world: RestartWorld,
+) -> None:
+    port = world.open_port()
+    memory, new = world.memory(port, 4 * TOKENS), world.memory(port, 0)
+    before = port.session
+    world.uses_names_up = True
+    world.die()
+    with pytest.raises(SessionEnded):
+        world.all_in_touch()
+    assert (memory.state, new.state, port.memories()) == (MemoryState.CLOSED, MemoryState.CLOSED, ())
+    assert (port.session != before, port.in_touch()) == (True, True)
+    assert world.granules("free") == CAPACITY
+
+
+def test_a_device_that_comes_back_with_other_granules_is_left_alone(world: RestartWorld) -> None:
+    port = world.open_port()
+    memory = world.memory(port, 4 * TOKENS)
+    stamp(memory, b"mine")
+    before = port.welcome
+    world.die(granule_bytes=2 * GRANULE)
+    with pytest.raises(DeviceUnreachable, match="granules"):
+        world.all_in_touch()
+    assert (port.welcome, read(memory, 4), way_of(world).is_open) == (before, b"mine", False)
+    memory.holdings.end()
+    world.ports.clear()
+
+
 @pytest.mark.parametrize("verb", ["release", "close"])
 def test_giving_back_that_was_meant_for_a_dead_incarnation_reaches_nothing_of_the_next(
     world: RestartWorld, verb: str
@@ -330,3 +358,15 @@ def test_foreign_windows_that_may_still_be_mapped_are_charged_through_the_next_d
     world.ports.clear()
     world.die()
     assert world.granules("foreign") == row // GRANULE
+
+
+def test_a_session_that_was_given_up_is_free_though_its_device_died_before_it_heard_so(world: RestartWorld) -> None:
+    port = world.open_port()
+    world.memory(port, 4 * TOKENS)
+    world.fence()
+    world.dies_at_surrender = True
+    with pytest.raises(SessionEnded):
+        world.in_touch(port)
+    assert world.granules("foreign") == 4
+    world.all_in_touch()
+    assert (world.granules("free"), len(world.service.audit().sessions)) == (CAPACITY, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -13,12 +14,13 @@ import pytest
 
 from kvcluster.errors import DeviceUnreachable, LimitReached
 from kvcluster.services.session_file import (
-    MOST_ROWS,
     SessionFile,
+    began_at,
     listening_at,
     open_session_file,
     started_at,
 )
+from kvcluster.services.session_table import MOST_ROWS
 
 HOLDER = """
 import sys, time
@@ -99,6 +101,58 @@ def test_who_is_dead_or_is_another_process_by_now_is_not_left(path: Path, client
     assert not path.exists()
 
 
+FLICKER = """
+import sys
+from pathlib import Path
+from kvcluster.services.session_file import open_session_file
+file = open_session_file(Path(sys.argv[1]), wait_s=10.0)
+file.enter("flickering", int(sys.argv[2]))
+file.note("flickering", 1 << 40)
+print("on the way", flush=True)
+while True:
+    for number in range(1000):
+        file.note("flickering", (1 << 40) + number)
+"""
+
+
+def test_whoever_reads_while_a_figure_is_written_never_finds_another_one_than_was_written(
+    path: Path, client: subprocess.Popen[bytes]
+) -> None:
+    command = [sys.executable, "-c", FLICKER, str(path), str(client.pid)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:
+            words = memoryview(memory).cast("Q")
+            [place] = [at for at in range(len(words)) if words[at] >> 40 == 1 and words[at] & 0xFFFF_FFFF < 1000]
+            seen = {words[place] for _ in range(300_000)}
+            words.release()
+        writer.kill()
+    assert min(seen) >> 40 == max(seen) >> 40 == 1
+
+
+def test_all_of_a_table_is_allocated_before_anybody_writes_it(path: Path) -> None:
+    file = opened(path)
+    held = path.stat()
+    assert held.st_blocks * 512 >= held.st_size
+    file.close()
+
+
+def test_a_table_that_finds_no_room_says_so_in_a_sentence_and_leaves_nothing_open(path: Path) -> None:
+    code = (
+        "import os, resource, sys; from pathlib import Path\n"
+        "from kvcluster.services.session_file import open_session_file\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "before = os.listdir('/proc/self/fd')\n"
+        "try: open_session_file(Path(sys.argv[1]), wait_s=1.0)\n"
+        "except OSError as error: print(error, os.listdir('/proc/self/fd') == before)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True).stdout
+    assert "no room for the" in said
+    assert str(path) in said
+    assert said.endswith("True\n")
+
+
 def test_two_incarnations_never_hold_the_lock_together(path: Path) -> None:
     holder, _ = hold(path, os.getpid())
     with pytest.raises(DeviceUnreachable, match="still holds"):
@@ -162,7 +216,10 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(path: Path, tmp_path: P
 
 
 def test_when_a_process_began_is_known_while_it_lives(client: subprocess.Popen[bytes]) -> None:
-    assert started_at(client.pid) is not None
+    began = started_at(client.pid)
+    assert began is not None
     client.kill()
+    os.waitid(os.P_PID, client.pid, os.WEXITED | os.WNOWAIT)  # its remains are still there
+    assert (started_at(client.pid), began_at(client.pid)) == (None, began)
     client.wait()
-    assert started_at(client.pid) is None
+    assert (started_at(client.pid), began_at(client.pid)) == (None, None)

@@ -99,8 +99,9 @@ class BatchJob:
         self._workers = workers
         self._spec = spec
         self._tell = tell
-        self._in_flight: dict[int, dict[int, _Sent]] = {worker: {} for worker in range(workers.count)}
-        self._returning: set[int] = set()
+        self._in_flight: dict[int, dict[int, _Sent]] = {worker: {} for worker in workers.ready}
+        self._returning = set(workers.returning)
+        self._has_more_lines = True
         self._again: deque[_Sent] = deque()
         self._suspects: deque[_Sent] = deque()
         self._losses: Counter[int] = Counter()
@@ -116,6 +117,8 @@ class BatchJob:
             ClusterStopped: the workers were told to stop. What they had finished is in the output.
             BatchFileError: the output cannot be written.
         """
+        if not self._in_flight and not self._returning:
+            raise AllWorkersLost(reason="none was there when the job began")
         self._feed()
         while self._unfinished():
             for event in self._workers.wait(WAIT_S):
@@ -133,7 +136,8 @@ class BatchJob:
             self._finish(event)
 
     def _unfinished(self) -> bool:
-        return bool(self._suspects or self._again) or any(self._in_flight.values())
+        is_waiting = bool(self._suspects or self._again) or self._has_more_lines
+        return is_waiting or any(self._in_flight.values())
 
     def _feed(self) -> None:
         """Give every worker with room its share, in one submit each; while suspects wait, nothing but suspects."""
@@ -176,6 +180,7 @@ class BatchJob:
             if isinstance(line.asked, CompletionRequest):
                 return _Sent(line.number, line.custom_id, line.asked.with_seed())
             self._write(Answer(line.number, line.custom_id, line.asked))
+        self._has_more_lines = False
         return None
 
     def _waits_for_home(self, sent: _Sent) -> bool:

@@ -207,26 +207,27 @@ class PagePort:
 
     def _go_on(self) -> bool:
         """The host was found, with other pages: what is left of the ones before is given up, if that was not done."""
-        link, ended = self._exchange.link, self.session
+        link, sought = self._exchange.link, self.session
         assert link is not None  # it was found
-        had_pages = self._has_pages
-        if had_pages:
+        is_over = self._has_pages or link.session != sought  # its sequences bear a name that the host does not know
+        if is_over:
             self._give_up()
         self.store, self._has_pages = link.way.store, True
-        self._exchange.go_on(link.welcome, link.way.line)
-        if had_pages:
-            raise SessionEnded(session=ended)
+        self._exchange.go_on(link, link.way.line)
+        if is_over:
+            raise SessionEnded(session=sought)
         return True
 
     def _give_up(self) -> None:
         """Every sequence is closed, and all pages are unmapped."""
-        self._has_pages = False
         for memory in self.memories():
             memory.in_flight = False
             memory.closed()
         self._memories.clear()
-        self._earlier_calls += self.store.calls
-        self.store.close()
+        if self._has_pages:
+            self._has_pages = False
+            self._earlier_calls += self.store.calls
+            self.store.close()
 
     def _start_over(self) -> NoReturn:
         """The session is over: unmap all pages, say so where somebody hears it, and look for the host again."""

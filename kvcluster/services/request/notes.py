@@ -4,9 +4,9 @@ Only texts of their own are noted, no beams: a crew begins again. Where the sess
 busy, nothing is noted, and whoever follows computes again.
 
 A GPU may be at work yet when a step returns of which nothing is read: such a step, a chunk of a long prompt, is not
-noted. Where every row stays this only makes the note an old one. In a ring the next chunks go over the rows that an old
-note counts on. It holds W + chunk - 1 tokens, so that after one step beyond what is noted, of a chunk at most, the W - 1
-rows before the noted end are whole, and after two they may not be: before the second one the note is taken back.
+noted. Where every row stays, the note is only an old one. In a ring the next chunks go over rows that an old note
+counts on. It holds W + chunk - 1 tokens: after one step beyond what is noted, of a chunk at most, the W - 1 rows before
+the noted end are whole, and after two they may not be. So before the second one the note is taken back.
 """
 
 from __future__ import annotations

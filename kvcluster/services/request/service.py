@@ -75,7 +75,6 @@ class RequestService:
         self._beams = beams
         self._tally = places[0].shared.tally
         self._clock = clock
-        self._geometry = model.geometry
         self._inbox = Inbox()
         self._choices = Choices()
         self._finished: list[tuple[int, Completion | Refused]] = []
@@ -287,9 +286,7 @@ class RequestService:
         self._tally.stepped(
             reserved_bytes=sum(shared.reserved_bytes for shared in shares),
             committed_bytes=sum(generation.committed_bytes for generation in running),
-            live_bytes=sum(
-                max(0, self._geometry.live_bytes(generation.held) - generation.shared_bytes) for generation in running
-            ),
+            live_bytes=sum(max(0, self._model.geometry.live_bytes(g.held) - g.shared_bytes) for g in running),
         )
 
     def _note(self) -> None:
