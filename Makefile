@@ -38,10 +38,10 @@ run: $(STAMP)
 	$(BIN)/kvcluster run-batch -i examples/prompts.jsonl -o out/completions.jsonl \
 	    --model gemma3-270m --devices host:0,1 --print-texts
 
-# Two processes of tests with threads of their own: a thread that spins takes the other process's core.
+# Three processes of tests, because those with Ray wait a lot. A thread that spins takes another process's core.
 test: export OMP_WAIT_POLICY := PASSIVE
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --cov --cov-report=term:skip-covered
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --cov --cov-report=term:skip-covered
 
 check: $(STAMP)
 	$(BIN)/ruff check .

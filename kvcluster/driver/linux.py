@@ -133,8 +133,8 @@ def create_memory(size_bytes: int) -> int:
 
 
 def create_sparse(size_bytes: int) -> int:
-    """The same, all zeros, of which nothing is allocated: each page is when it is first written."""
-    descriptor = os.memfd_create(f"kvcluster-{os.getpid()}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """The same, all zeros, of which nothing is allocated: each page is when it is first written. No device's memory."""
+    descriptor = os.memfd_create(f"kvcluster-page-{os.getpid()}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(descriptor, size_bytes)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _FIXED_SIZE)

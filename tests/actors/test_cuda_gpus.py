@@ -10,7 +10,7 @@ import pytest
 
 from actors.backends import VISIBLE, gpus_visible
 from actors.gpus import gpu_called, gpu_share, gpu_sizes, gpus_of, visible_to_ray
-from actors.site import Site
+from actors.site import Place, Site
 from kvcluster.config import ConfigError, Settings, Sizes, settings_from
 from kvcluster.driver.cuda import CudaDevice, cuda_devices
 from kvcluster.errors import DeviceMissing
@@ -160,5 +160,5 @@ def test_only_named_gpus_will_do_where_some_are_named_and_any_where_all_are() ->
     with pytest.raises(ConfigError, match="Ray gave a worker GPU-c, and devices names cuda:0 GPU-a, cuda:1 GPU-b: "):
         listed.check("GPU-c")
     Site(("node",), ("",), 1, 1.0, SEEN[:2]).check("GPU-c")
-    assert listed.named("GPU-b") == "cuda:1 GPU-b"
-    assert listed.named("GPU-c") == "GPU-c"
+    assert listed.named(Place("node", "GPU-b")) == "cuda:1 GPU-b"
+    assert listed.named(Place("node", "GPU-c")) == "GPU-c"
