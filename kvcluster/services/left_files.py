@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -48,12 +49,12 @@ def sweep(folder: Path, *, but: Path) -> None:
 def _held_by_nobody(path: Path) -> Iterator[bool]:
     """Whether nobody holds the file's lock; if so we do, for the length of the block, so that nobody takes it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # of a FIFO too
     except OSError:  # it has gone, or is none of ours
         yield False
         return
     try:
-        yield _lock(descriptor)
+        yield stat.S_ISREG(os.fstat(descriptor).st_mode) and _lock(descriptor)
     finally:
         os.close(descriptor)
 

@@ -49,6 +49,10 @@ class Row:
     size_bytes: int
 
 
+_MOST_EPOCH = 2**62  # microseconds: what a message carries, with room
+_MOST_INCARNATIONS = 2**30  # so that arrival numbers, which lie above those of earlier ones, are carried too
+
+
 class SessionTable:
     """Over words that are a table, or are to be one. For one writer; reads only, where the words are."""
 
@@ -57,8 +61,9 @@ class SessionTable:
 
     @property
     def is_one(self) -> bool:
-        """Whether this is a table of ours."""
-        return self._words[_MAGIC_AT] == _MAGIC
+        """Whether this is a table of ours: one with counts that no owner ever reached is not."""
+        is_plausible = self.epoch < _MOST_EPOCH and self.incarnation < _MOST_INCARNATIONS
+        return self._words[_MAGIC_AT] == _MAGIC and is_plausible
 
     @property
     def epoch(self) -> int:

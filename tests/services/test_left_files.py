@@ -76,3 +76,11 @@ def test_the_doctor_names_each_with_a_remedy_and_none_is_a_problem(tmp_path: Pat
     assert str(lived_in.remedy).endswith("kill 7, 9")
     assert str(tmp_path / "two.sessions") in dead.sentence
     assert str(dead.remedy).startswith("nothing: the next start")
+
+
+def test_what_is_no_file_holds_up_nobody_and_stays(tmp_path: Path) -> None:
+    pipe = tmp_path / "device-node-host:0.sessions"
+    os.mkfifo(pipe)
+    assert list(left_files(tmp_path)) == []
+    sweep(tmp_path, but=tmp_path / "mine.sessions")
+    assert pipe.exists()

@@ -223,3 +223,16 @@ def test_when_a_process_began_is_known_while_it_lives(client: subprocess.Popen[b
     assert (started_at(client.pid), began_at(client.pid)) == (None, began)
     client.wait()
     assert (started_at(client.pid), began_at(client.pid)) == (None, None)
+
+
+@pytest.mark.parametrize("at", [8, 16], ids=["epoch", "incarnation"])
+def test_a_file_with_counts_that_nobody_reached_is_begun_anew(path: Path, at: int) -> None:
+    first = opened(path)
+    first.enter("one", os.getppid())
+    first.close()
+    data = bytearray(path.read_bytes())
+    data[at : at + 8] = b"\xff" * 8
+    path.write_bytes(bytes(data))
+    file = opened(path)
+    assert (file.incarnation, file.survivors) == (1, ())
+    file.close()
