@@ -17,7 +17,7 @@ from tests.leftovers import held, left_since
 TESTS = Path(__file__).parent
 WALKS = ("_at_any_call", "_at_any_point", "fails_for_ever")  # through what the rooms below show one by one
 
-settings.register_profile("suite", max_examples=50, deadline=None)
+settings.register_profile("suite", max_examples=25, deadline=None)
 settings.register_profile("thorough", max_examples=1_000, deadline=None)
 settings.load_profile("suite")
 

@@ -148,12 +148,9 @@ _SLICE = (
     "request at client.commit.mapped",
     "request at request.step.computed",
     "request at client.pages.writable",
-    "request at client.restart.registered",
     "device at device.frame.stored",
-    "device at owner.session.gone",
     "pages at pages.grow.charged",
     "10 % of replies lost",
-    "50 % of replies lost",
     "request stopped for 2 s",
     "device stopped for 7 s",
 )
