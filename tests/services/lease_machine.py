@@ -71,11 +71,8 @@ class Client:
 class LeaseMachine(RuleBasedStateMachine):
     """`opened` is the owner, and `arrived` a new client of it."""
 
-    def opened(self, undo: ExitStack) -> Leased:
-        raise NotImplementedError
-
-    def arrived(self) -> Client:
-        raise NotImplementedError
+    opened: Callable[[ExitStack], Leased]
+    arrived: Callable[[], Client]
 
     @initialize()
     def begin(self) -> None:
