@@ -7,6 +7,7 @@ of which a test brings about; what it does not have is told in Ray's first line.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from ray.exceptions import GetTimeoutError, RayTaskError
 
@@ -25,8 +26,8 @@ _UNEXPECTED = re.compile(r"unexpectedly exits|worker process has died|temporaril
 UNKNOWN = "its process ended, and nobody knows why"
 
 
-def cause_of(error: Exception, *, ending: str = "") -> str:
-    """One sentence. `ending` is what the kernel says (`Watched.ending`), and counts where Ray does not know."""
+def cause_of(error: Exception, *, ending: Callable[[], str] = str) -> str:
+    """One sentence. `ending` says what the kernel does (`Watched.ending`); it is asked where Ray does not know."""
     if isinstance(error, GetTimeoutError):
         return "it did not answer"
     if isinstance(error, RayTaskError) or "creation task" in str(error):
@@ -36,5 +37,5 @@ def cause_of(error: Exception, *, ending: str = "") -> str:
         if re.search(pattern, text):
             return sentence
     if _UNEXPECTED.search(text):
-        return ending or UNKNOWN
+        return ending() or UNKNOWN
     return reason_of(error)

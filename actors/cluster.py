@@ -20,10 +20,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from actors.asking import OWNERS, actors_named, answers
 from actors.backends import gpus_visible
 from actors.devices import find_device
 from actors.gpus import gpus_of, visible_to_ray
+from actors.leaving import leave_all
 from actors.own_ray import all_ended, signals_held_back
 from actors.owners import NAMESPACE
 from actors.site import Place, Site, open_site
@@ -36,7 +36,7 @@ from kvcluster.units import MIB
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 8.0
-LEAVE_S = 0.5
+LEAVE_S = 1.0  # an owner, once the processes of its clients have been killed
 OBJECT_STORE_BYTES = 128 * MIB  # prompts and texts pass through it, and no memory of ours
 
 _QUIET: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
@@ -150,7 +150,7 @@ def _stop_own() -> None:
     """Owners whose sessions have ended leave first, so that no file of theirs stays; the next start removes others'."""
     with all_ended():
         with suppress(RayError, RuntimeError):
-            answers(actors_named(OWNERS), lambda owner: owner.leave.remote(), timeout_s=LEAVE_S)
+            leave_all(LEAVE_S)
         ray.shutdown()
 
 

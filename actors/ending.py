@@ -15,8 +15,10 @@ import ray
 
 from actors.asking import FETCH_TIMEOUT_S, OWNERS, WORKERS, Silent, actors_named, answers
 from actors.cluster import joined_cluster
+from actors.leaving import leave_all
+from actors.records import note_stop, read_log
 from actors.standings import process_of, standing
-from actors.supervisor import living_supervisor, note_stop, read_log
+from actors.supervisor import living_supervisor
 from kvcluster.services.chronicle import Told
 from kvcluster.services.session_file import started_at
 from kvcluster.services.standing import Remaining
@@ -32,13 +34,19 @@ _PAUSE_S = 0.1
 def stop_cluster(address: str | None = None, *, drain_s: float = DRAIN_S) -> tuple[Remaining, ...]:
     """Ask everything of ours on the cluster at `address` (see `joined_cluster`) to end; who did not, and why.
 
-    Workers have `drain_s` for their last step.
+    Workers have `drain_s` for their last step. No job replaces a worker from now on, also of those that remain.
 
     Raises:
         ConfigError: no cluster answers there.
     """
     with joined_cluster(address):
-        return drain(drain_s)
+        told = read_log()
+        silent = _stop_workers(drain_s, job_s=JOB_S)
+        _kill(actors_named(WORKERS), but=silent)  # their jobs are gone, or busy
+        left = {name: _why(name, answer) for name, answer in leave_all(LEAVE_S).items()}
+        if not silent | left:
+            _end_supervisor()
+        return tuple(_remaining(name, reason, told) for name, reason in (silent | left).items())
 
 
 def force_cluster(address: str | None = None) -> tuple[Remaining, ...]:
@@ -48,35 +56,16 @@ def force_cluster(address: str | None = None) -> tuple[Remaining, ...]:
         ConfigError: no cluster answers there.
     """
     with joined_cluster(address):
-        return end()
-
-
-def drain(drain_s: float) -> tuple[Remaining, ...]:
-    """As `stop_cluster`, on the cluster that this process is connected to."""
-    told = read_log()
-    silent = _stop_workers(drain_s)
-    _until(lambda: not actors_named(WORKERS).keys() - silent.keys(), JOB_S)
-    _kill(actors_named(WORKERS), but=silent)  # their jobs are gone, or busy
-    left = _leave(LEAVE_S)
-    remaining = [_remaining(name, reason, told) for name, reason in (silent | left).items()]
-    if not remaining:
+        told = read_log()
+        alive = _processes((*WORKERS, *OWNERS), told)
+        _stop_workers(FORCE_S, job_s=FORCE_S)
+        _kill(actors_named(WORKERS))
+        leave_all(FORCE_S)
+        answers(actors_named(OWNERS), lambda actor: actor.close.remote(), timeout_s=FORCE_S)
+        _kill(actors_named(OWNERS))
+        _until(lambda: not _alive(alive), KILLED_S)
         _end_supervisor()
-    return tuple(remaining)
-
-
-def end() -> tuple[Remaining, ...]:
-    """As `force_cluster`, on the cluster that this process is connected to."""
-    told = read_log()
-    note_stop()
-    alive = _processes((*WORKERS, *OWNERS), told)
-    _stop_workers(FORCE_S)
-    _kill(actors_named(WORKERS))
-    _leave(FORCE_S)
-    answers(actors_named(OWNERS), lambda actor: actor.close.remote(), timeout_s=FORCE_S)
-    _kill(actors_named(OWNERS))
-    _until(lambda: not _alive(alive), KILLED_S)
-    _end_supervisor()
-    return tuple(_remaining(name, "it was killed, and its process still lives", told) for name in _alive(alive))
+        return tuple(_remaining(name, "it was killed, and its process still lives", told) for name in _alive(alive))
 
 
 def _processes(prefixes: Iterable[str], told: Told) -> dict[str, tuple[int, int]]:
@@ -90,24 +79,16 @@ def _alive(processes: dict[str, tuple[int, int]]) -> list[str]:
     return [name for name, (pid, started) in processes.items() if started_at(pid) == started]
 
 
-def _stop_workers(timeout_s: float) -> dict[str, str]:
-    """Those that have not ended their loops by then, and why."""
+def _stop_workers(timeout_s: float, *, job_s: float) -> dict[str, str]:
+    """Those that have not ended their loops by then, and why; the others' jobs have `job_s` to hear their last results
+    and to end.
+    """
+    note_stop()
     said = answers(actors_named(WORKERS), lambda actor: actor.stop.remote(), timeout_s=timeout_s)
     reason = f"it did not end its work within {timeout_s:.0f} s (--force ends it)"
-    return {name: reason for name, answer in said.items() if isinstance(answer, Silent)}
-
-
-def _leave(timeout_s: float) -> dict[str, str]:
-    """Owners end as soon as they have no session; those that are left, and why."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        owners = actors_named(OWNERS)
-        said = answers(owners, lambda actor: actor.leave.remote(), timeout_s=max(deadline - time.monotonic(), _PAUSE_S))
-        _kill({name: owners[name] for name, has_left in said.items() if has_left is True})
-        staying = {name: answer for name, answer in said.items() if answer is not True}
-        if not staying or time.monotonic() >= deadline:
-            return {name: _why(name, answer) for name, answer in staying.items()}
-        time.sleep(_PAUSE_S)
+    silent = {name: reason for name, answer in said.items() if isinstance(answer, Silent)}
+    _until(lambda: not actors_named(WORKERS).keys() - silent.keys(), job_s)
+    return silent
 
 
 def _why(name: str, answer: object) -> str:

@@ -28,6 +28,7 @@ class HostKvActor:
         process_is(Passer.PAGES)
         stay_on(spec.node_id)
         file, settings = begin_incarnation(OwnerKind.HOST_PAGES, spec.node_id, spec.settings)
+        file.forget_survivors()  # they have other pages than these, and would only keep the file
         shape, dtype = spec.shape, dtype_named(spec.dtype)
         pool = BlockPool(
             spec.blocks, shape.block_size, shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype=dtype

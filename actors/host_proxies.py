@@ -1,4 +1,4 @@
-"""A client's way to host pages: frames through Ray, and their memory by one descriptor of the attach socket.
+"""A client's way to host pages: frames through Ray (`actors.frames`), their memory by one descriptor of the socket.
 
 A module of its own, beside `actors.proxies`, because pages are tensors: whoever has a device alone never loads torch.
 """
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.frames import ActorSender
 from actors.hosts import Host, find_host, sought_host
-from actors.incarnations import HELLO_TIMEOUT_S, SeekOwner
-from actors.owners import OwnerKind, make_owner
-from actors.proxies import ActorSender, session_with
+from actors.owners import OwnerKind, make_owner, session_with
+from actors.seeking import HELLO_TIMEOUT_S, SeekOwner
 from kvcluster.attach.client import AttachClient, open_attach_client
 from kvcluster.attach.protocol import HandedHandle
 from kvcluster.config import Settings
@@ -42,7 +42,7 @@ def open_page_port(host: Host, owner: SeekOwner | None = None) -> PagePort:
         store = _mapped(attach, host)
         undo.pop_all()
     seek = SeekPages(owner, host) if owner else None
-    return PagePort(session, attach.welcome, store, ActorSender(host.actor, attach), seek=seek)
+    return PagePort(session, attach.welcome, store, ActorSender(host.actor, attach, owner), seek=seek)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class SeekPages:
 
     def __call__(self, session: str, epoch: int, *, stopping: threading.Event) -> Link[Pages]:
         def opened(actor: Any, attach: AttachClient) -> Pages:
-            return Pages(ActorSender(actor, attach), _mapped(attach, self.host))
+            return Pages(ActorSender(actor, attach, self.owner), _mapped(attach, self.host))
 
         return self.owner.next_one(epoch, session, opened, stopping)
 

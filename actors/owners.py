@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
@@ -23,10 +23,15 @@ from kvcluster.config import Settings
 from kvcluster.errors import DeviceUnreachable
 from kvcluster.services.device_settings import DeviceSettings, MemorySettings
 
+F = TypeVar("F")
+P = TypeVar("P")
+
 NAMESPACE = "kvcluster"
 START_TIMEOUT_S = 60.0
 ATTEMPTS = 5
 PAUSE_S = 0.1  # more before each further attempt: a name is free a moment after its actor's death
+LEAVING_S = 30.0  # for so long owners that leave, idle, before they are greeted are taken for what they are
+GREET_AGAIN_S = 0.005
 
 
 class OwnerKind(StrEnum):
@@ -128,3 +133,21 @@ def make_owner(sought: Sought, *, env: dict[str, str] | None = None) -> Any:
         "runtime_env": {"env_vars": env} if env else {},
     }
     return ray.remote(sought.actor_class).options(**options).remote(sought.spec)
+
+
+def session_with(find: Callable[[], F], open_one: Callable[[F], P]) -> P:
+    """What `open_one` opens with the owner of memory that `find` finds; again where that left, idle, in between.
+
+    Again for `LEAVING_S` at most, in which an owner of a short `idle_exit_s` may leave many times.
+
+    Raises:
+        Whatever the two raise.
+    """
+    deadline = time.monotonic() + LEAVING_S
+    while time.monotonic() < deadline:
+        found = find()
+        try:
+            return open_one(found)
+        except DeviceUnreachable:
+            time.sleep(GREET_AGAIN_S)
+    return open_one(find())

@@ -11,6 +11,7 @@ both from runs of 48 tokens); two such processes at once 3.9, and 13 with ten ti
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import traceback
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from actors.gpus import given_gpu
 from actors.loop import Outcomes, serve
-from actors.spec import Collected, Opened, WorkerFigures, WorkerSpec
+from actors.spec import Collected, Opened, Placed, WorkerFigures, WorkerSpec
 from actors.supervisor import announce, tell_own_death
 from kvcluster.errors import InvariantBroken
 from kvcluster.failpoints import Failpoint, Passer, arm_with, process_is, reach
@@ -54,13 +55,14 @@ class RequestActor:
         if spec.name:
             announce(WORKER, spec.name)
 
-    def place(self) -> str:
-        """The name of the device that it is to sit at.
+    def place(self) -> Placed:
+        """Its process, and the device that it is to sit at.
 
         Raises:
             DeviceMissing, DriverError: it is a GPU that Ray gave, and CUDA does not give it.
         """
-        return self._spec.device or given_gpu()
+        pid = os.getpid()
+        return Placed(self._spec.device or given_gpu(), pid, began_at(pid) or 0)
 
     def open(self) -> Opened:
         """Open the replica (see `open_replica`, whose errors it raises) and start the loop."""
@@ -69,9 +71,8 @@ class RequestActor:
             self._news.wait_for(lambda: self._replica or self._failure)
             if self._failure:
                 raise self._failure
-        port, pages, pid = self._opened.port, self._opened.pages, os.getpid()
-        pages_name = pages.welcome.device if pages else ""
-        return Opened(pid, port.welcome.device, pages_name, port.session, began_at(pid) or 0)
+        port, pages = self._opened.port, self._opened.pages
+        return Opened(os.getpid(), port.welcome.device, pages.welcome.device if pages else "", port.session)
 
     def submit(self, items: Sequence[tuple[int, CompletionRequest]]) -> None:
         """Queue requests, each under its caller's key. A key that is under way fails the actor: nobody hears us."""
@@ -178,10 +179,15 @@ class RequestActor:
         """On the loop's own thread: a thread of another one's making computes with one thread only (OpenMP)."""
         if "OMP_WAIT_POLICY" not in os.environ:
             os.environ.setdefault("GOMP_SPINCOUNT", "2000")  # read when torch is loaded
-        from actors.replica import open_replica  # here, because it takes seconds, and not in the process that makes us
+        gc.disable()  # all of this stays: to look for rubbish in it again and again takes a fifth of the start
+        try:
+            from actors.replica import open_replica  # here, because it takes seconds; not in the process that makes us
 
-        reach(Failpoint.REQUEST_STARTED)
-        replica = open_replica(self._spec, self.place())
+            reach(Failpoint.REQUEST_STARTED)
+            replica = open_replica(self._spec, self.place().device)
+        finally:
+            gc.freeze()
+            gc.enable()
         reach(Failpoint.REQUEST_OPENED)
         with self._news:
             self._replica = replica

@@ -10,6 +10,7 @@ What is owned, and what a frame does, is the service's: `services.device`, `serv
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
@@ -83,6 +84,7 @@ class Serving:
         self._leaving = threading.Event()
         self._closed = threading.Lock()  # and never opened again
         self._broken: InvariantBroken | None = None
+        self._asked_at = 0.0  # when somebody was told last where to attach, and comes
 
     def start(self) -> None:
         """Serve the socket, do the chores, and leave when idle: a thread each, until `close`. Comes once."""
@@ -98,6 +100,7 @@ class Serving:
         """Where clients attach. Whoever asks an owner that is leaving is told that it is gone, and makes a new one."""
         if self._leaving.is_set():
             ray.actor.exit_actor()
+        self._asked_at = time.monotonic()
         return self._server.address
 
     def frame(self, data: bytes) -> bytes:
@@ -152,6 +155,8 @@ class Serving:
 
     def _leave_when_idle(self) -> None:
         while not self._closing.wait(timeout=min(1.0, self._idle_exit_s)):
+            if time.monotonic() - self._asked_at < self._idle_exit_s:
+                continue
             if self._service.close_if_idle(self._idle_exit_s):  # who says hello from now on is refused
                 self._leaving.set()
                 tell_own_leave()

@@ -23,11 +23,13 @@ from ray.cluster_utils import Cluster
 from ray.exceptions import GetTimeoutError, RayActorError, RayError
 
 from actors.audits import audit_devices, device_actors
+from actors.leaving import leave_all
 from actors.owners import NAMESPACE, OwnerKind
 from kvcluster.failpoints import Passer
 from kvcluster.services.statistics import AuditedDevice
 
 ANSWER_TIMEOUT_S = 20.0
+LEAVE_S = 2.0  # an owner, once the processes of its clients have been killed
 OBJECT_STORE_BYTES = 100 * 2**20
 _KINDS = {OwnerKind.DEVICE: Passer.DEVICE, OwnerKind.HOST_PAGES: Passer.PAGES}
 _SYSTEM = {
@@ -142,7 +144,12 @@ def arm_actors(actors: Sequence[Any], text: str) -> None:
 
 
 def end_owners() -> None:
-    """Every owner gives back what nobody has, and ends; for good, though it would be started again."""
+    """Every owner gives back what nobody has, and ends; for good, though it would be started again.
+
+    Those go first that nobody uses any more, with their files; of the others the file stays while their clients live.
+    """
+    with suppress(RayError):
+        leave_all(LEAVE_S)
     for owner in owners():
         with suppress(RayError):
             ray.get(owner.actor.close.remote(), timeout=ANSWER_TIMEOUT_S)

@@ -25,15 +25,27 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """A worker that has a process and is to sit at `device`, by its name, which is a GPU's UUID.
+
+    `started`: see `session_file.began_at`.
+    """
+
+    device: str
+    pid: int
+    started: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
-    """A worker that is ready: its process, its device's name, which is a GPU's UUID, and that of its host pages;
-    `session` is its with the device. `started`: see `session_file.began_at`."""
+    """A worker that is ready: its process, its device's name, and that of its host pages; `session` is its with the
+    device.
+    """
 
     pid: int
     device: str
     pages: str = ""
     session: str = ""
-    started: int = 0
 
 
 @dataclass(frozen=True, slots=True)

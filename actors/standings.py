@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from actors.asking import ANSWER_TIMEOUT_S, OWNERS, WORKERS, Silent, actors_named, answers
 from actors.cluster import joined_cluster
-from actors.supervisor import read_log
+from actors.records import read_log
 from kvcluster.services.chronicle import Birth, Told
 from kvcluster.services.pages.statistics import PageStatistics
 from kvcluster.services.standing import ClusterStanding, OwnerStanding, SessionStanding, WorkerStanding, WorkerWord

@@ -4,8 +4,8 @@ Nobody depends on it. Whoever notices a death tells it and goes on; where it is 
 is lost, and nothing else. It supervises in that it knows: actors are started again by Ray and by their jobs. How the
 processes of its own node end it hears from the kernel (`actors.vigil`).
 
-Its log lies in the key-value store of Ray's own control process (`ray.experimental.internal_kv`, where Serve keeps
-its state too): it survives the supervisor and the supervisor's node, and ends with the cluster, leaving no file.
+Its log (`actors.records`) outlives it and its node: the next supervisor goes on with it, and watches whoever was born
+on its node and lives.
 """
 
 from __future__ import annotations
@@ -20,18 +20,14 @@ from typing import Any
 
 import ray
 from ray.exceptions import RayError
-from ray.experimental import internal_kv
 
-from actors.boundary import run_or_die
 from actors.owners import NAMESPACE
-from actors.vigil import Vigil
-from kvcluster.services.chronicle import Chronicle, Death, Told, Who, decode_told, encode_told
+from actors.records import read_log, write_log
+from actors.vigil import open_vigil
+from kvcluster.services.chronicle import Chronicle, Death, Who
 from kvcluster.services.session_file import began_at
 
 NAME = "supervisor"
-_KEY = b"chronicle"
-_STOP_KEY = b"stopped-at"
-_KV_NAMESPACE = NAMESPACE.encode()
 
 
 class Supervisor:
@@ -40,15 +36,16 @@ class Supervisor:
     def __init__(self) -> None:
         self._node_id = ray.get_runtime_context().get_node_id()
         self._lock = threading.Lock()
-        self._chronicle = Chronicle(read_log())
-        self._vigil = Vigil(self._ended)
-        threading.Thread(target=run_or_die, args=(self._vigil.run,), name="vigil", daemon=True).start()
+        told = read_log()
+        self._chronicle = Chronicle(told)
+        self._vigil = open_vigil(self._ended)  # its thread: what follows cannot fail
+        for birth in told.births:
+            self._watch(birth.who, birth.started)
 
     def born(self, who: Who, started: int) -> None:
         with self._writing() as chronicle:
-            chronicle.born(who, at_s=time.time())
-        if who.node_id == self._node_id:
-            self._vigil.begin(who, started)
+            chronicle.born(who, at_s=time.time(), started=started)
+        self._watch(who, started)
 
     def died(self, who: Who, cause: str, told_by: str) -> None:
         with self._writing() as chronicle:
@@ -61,6 +58,11 @@ class Supervisor:
     def pid(self) -> int:
         return os.getpid()
 
+    def _watch(self, who: Who, started: int) -> None:
+        """From now on, where it is of this node."""
+        if who.node_id == self._node_id:
+            self._vigil.begin(who, started)
+
     def _ended(self, who: Who, ending: str) -> None:
         """By the kernel's word; those that had left are none of its business."""
         with self._writing() as chronicle:
@@ -72,7 +74,7 @@ class Supervisor:
         """The log, for one thread at a time; written after the block."""
         with self._lock:
             yield self._chronicle
-            internal_kv._internal_kv_put(_KEY, encode_told(self._chronicle.told()), namespace=_KV_NAMESPACE)
+            write_log(self._chronicle.told())
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,31 +146,6 @@ def tell_death(who: Who, cause: str) -> None:
     """That process is dead, or of no use any more; `cause` is one sentence. Never waits and never raises."""
     if (supervisor := _heard()) is not None:
         supervisor.died.remote(who, cause, _teller())
-
-
-def note_stop() -> None:
-    """Everything of ours on this cluster is to end: no job replaces a worker that dies from now on."""
-    _connect()
-    internal_kv._internal_kv_put(_STOP_KEY, repr(time.time()).encode(), namespace=_KV_NAMESPACE)
-
-
-def was_stopped(*, since_s: float) -> bool:
-    """Whether that was noted since a moment, in seconds since 1970."""
-    _connect()
-    noted = internal_kv._internal_kv_get(_STOP_KEY, namespace=_KV_NAMESPACE)
-    return noted is not None and float(noted) > since_s
-
-
-def read_log() -> Told:
-    """What was told so far, whether a supervisor lives or not."""
-    _connect()
-    data = internal_kv._internal_kv_get(_KEY, namespace=_KV_NAMESPACE)
-    return decode_told(data) if data else Told()
-
-
-def _connect() -> None:
-    if not internal_kv._internal_kv_initialized():  # another cluster, which this process shut down, took it along
-        internal_kv._initialize_internal_kv(ray._private.worker.global_worker.gcs_client)
 
 
 def living_supervisor() -> Any | None:

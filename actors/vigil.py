@@ -13,12 +13,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from actors.boundary import run_or_die
 from kvcluster.driver.exits import Watched, watch
 from kvcluster.services.chronicle import Who
 from kvcluster.services.session_file import began_at
 
 TICK_S = 0.2
-REAPED_WITHIN_S = 1.0  # of its end, by its parent; then it ended without a signal and without an exit code
+REAPED_WITHIN_S = 10.0  # of its end, by its parent; then nobody will say how it ended
 
 
 def watch_begun(pid: int, started: int) -> Watched | None:
@@ -42,6 +43,13 @@ class _Watch:
     ended_at: float | None = None
 
 
+def open_vigil(ended: Callable[[Who, str], None]) -> Vigil:
+    """A vigil on a thread of its own, for as long as this process lives; see `Vigil`."""
+    vigil = Vigil(ended)
+    threading.Thread(target=run_or_die, args=(vigil.run,), name="vigil", daemon=True).start()
+    return vigil
+
+
 class Vigil:
     """`ended` is called on the vigil's own thread, with what the kernel says, or nothing of an end in order."""
 
@@ -52,7 +60,13 @@ class Vigil:
         self._stopping = threading.Event()
 
     def begin(self, who: Who, started: int) -> None:
-        """Watch this process, which began then, from now on; one that is gone, or one too many, is not watched."""
+        """Watch this process, which began then, from now on; one that is gone, or one too many, is not watched.
+
+        One that is watched already: nothing.
+        """
+        with self._lock:
+            if any(each.who == who for each in self._watched.values()):
+                return
         with suppress(OSError):
             if (process := watch_begun(who.pid, started)) is not None:
                 with self._lock:
@@ -81,10 +95,11 @@ class Vigil:
                 self._conclude(descriptor, each, each.ended_at)
 
     def _conclude(self, descriptor: int, each: _Watch, ended_at: float) -> None:
+        """Tell how it ended, once its parent has reaped it."""
         ending = each.process.ending()
-        if not ending and time.monotonic() < ended_at + REAPED_WITHIN_S:
+        if ending is None and time.monotonic() < ended_at + REAPED_WITHIN_S:
             return
         with self._lock:
             del self._watched[descriptor]
         each.process.close()
-        self._ended(each.who, ending)
+        self._ended(each.who, ending or "")

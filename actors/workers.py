@@ -15,39 +15,29 @@ from typing import Any
 from uuid import uuid4
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.causes import NODE_DIED, cause_of
+from actors.causes import NODE_DIED, UNKNOWN, cause_of
 from actors.owners import NAMESPACE, OwnerKind, living_owner
+from actors.records import last_stop
 from actors.reports import Answered, Span, device_report, host_report, told
 from actors.request import WORKER, RequestActor
 from actors.seats import NOTHING, Seat, together
-from actors.site import Place, Site, is_alive, shown_node
-from actors.spec import Collected, Opened, WorkerSpec
-from actors.supervisor import meet_supervisor, tell_death, tell_leave, was_stopped
+from actors.site import Place, Site, is_alive
+from actors.spec import Collected, Opened, Placed, WorkerSpec
+from actors.starting import START_TIMEOUT_S, WorkerFailed, first_word, places
+from actors.supervisor import meet_supervisor, tell_death, tell_leave
 from actors.vigil import watch_begun
 from kvcluster.config import ConfigError, Settings
-from kvcluster.errors import KvClusterError
 from kvcluster.services.chronicle import Who
 from kvcluster.services.completion import CompletionRequest
 from kvcluster.services.pages.statistics import HostReport, PageStatistics
 from kvcluster.services.statistics import DeviceReport, DeviceStatistics
-from kvcluster.services.workers import Event, Finished, WorkerLost, WorkerReady, WorkerStopped
+from kvcluster.services.workers import ClusterStopped, Event, Finished, WorkerLost, WorkerReady, WorkerStopped
 
 POLL_S = 5.0
-PLACE_TIMEOUT_S = 60.0
-START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 1.0
-
-
-class WorkerFailed(KvClusterError):
-    """A worker could not be started."""
-
-    def __init__(self, *, worker: int, reason: str) -> None:
-        super().__init__(f"worker {worker} did not start: {reason}")
-        self.worker = worker
-        self.reason = reason
 
 
 class RayWorkers:
@@ -61,7 +51,7 @@ class RayWorkers:
         self._name = uuid4().hex[:8]
         self._node_id = ray.get_runtime_context().get_node_id()
         self._started_at = 0.0
-        self._began_s = 0.0  # since 1970
+        self._stop_before = b""
         self._devices_at_start: dict[Place, DeviceStatistics | None] = {}
         self._pages_at_start: dict[Place, PageStatistics | None] = {}
         self.seats: list[Seat] = []
@@ -84,25 +74,19 @@ class RayWorkers:
         """Start `workers_per_device` workers at each device, and wait until all have loaded the model.
 
         Raises:
-            ConfigError, KvClusterError: what the first that failed said. The caller ends the others (`stop`).
+            ClusterStopped: one ended because everything was told to.
+            ConfigError, KvClusterError: what the first that failed said. Whatever is raised, the caller ends the others
+                (`stop`).
         """
         meet_supervisor()
-        self._began_s = time.time()
-        for place in self._site.seats:
-            seat = Seat(len(self.seats), place.device, node_id=place.node_id)
-            seat.actor = self._create(seat)
-            self.seats.append(seat)
-        for seat, device in zip(self.seats, _places(self.seats, self._site), strict=True):
-            self._site.check(device)
-            seat.device = device
-        self._devices_at_start = {place: self._standing(OwnerKind.DEVICE, place) for place in self._devices()}
-        for seat in self.seats:
-            seat.open()
-        deadline = time.monotonic() + START_TIMEOUT_S
-        for seat in self.seats:
-            self._is_open(seat, _said(seat, seat.awaited, deadline - time.monotonic()))
-            self._listen(seat)
-        self._pages_at_start = {place: self._standing(OwnerKind.HOST_PAGES, place) for place in self._pages()}
+        self._stop_before = last_stop()
+        try:
+            self._place()
+            self._open()
+        except WorkerFailed:
+            if self._is_stopped:
+                raise ClusterStopped from None
+            raise
         self._started_at = time.monotonic()
 
     def submit(self, worker: int, items: Sequence[tuple[int, CompletionRequest]]) -> None:
@@ -154,6 +138,31 @@ class RayWorkers:
             ray.kill(seat.actor)
             seat.watch(None)
 
+    def _place(self) -> None:
+        """A worker at each place. Raises as `places`, or ConfigError."""
+        for place in self._site.seats:
+            seat = Seat(len(self.seats), place.device, node_id=place.node_id)
+            seat.actor = self._create(seat)
+            self.seats.append(seat)
+        for seat, placed in zip(self.seats, places(self.seats, self._site), strict=True):
+            self._is_placed(seat, placed)
+
+    def _open(self) -> None:
+        """Every worker has loaded the model. Raises as `first_word`."""
+        self._devices_at_start = {place: self._standing(OwnerKind.DEVICE, place) for place in self._devices()}
+        for seat in self.seats:
+            seat.open()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        for seat in self.seats:
+            seat.is_open(first_word(seat, seat.awaited, deadline - time.monotonic()))
+            self._listen(seat)
+        self._pages_at_start = {place: self._standing(OwnerKind.HOST_PAGES, place) for place in self._pages()}
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether everything on the cluster was told to end since the job began (`records.note_stop`)."""
+        return last_stop() != self._stop_before
+
     def _create(self, seat: Seat) -> Any:
         place = self._site.seats[seat.number]
         options = {
@@ -175,14 +184,16 @@ class RayWorkers:
     def _pages(self) -> list[Place]:
         return list(dict.fromkeys(Place(seat.node_id, seat.pages) for seat in self.seats if seat.pages))
 
-    def _is_open(self, seat: Seat, opened: Opened) -> None:
-        seat.is_open(opened)
+    def _is_placed(self, seat: Seat, placed: Placed) -> None:
+        """Raises ConfigError where it may not be there."""
+        self._site.check(placed.device)
+        seat.is_placed(placed)
         if seat.node_id == self._node_id:
             with suppress(OSError):  # no descriptor is left: then nobody says how it ends
-                seat.watch(watch_begun(opened.pid, opened.started))
+                seat.watch(watch_begun(placed.pid, placed.started))
 
     def _who(self, seat: Seat) -> Who:
-        return Who(WORKER, self._named(seat), seat.node_id, seat.pid)
+        return Who(WORKER, self._named(seat), seat.node_id, seat.process)
 
     def _named(self, seat: Seat) -> str:
         return f"{self._name}/{seat.number}"
@@ -193,13 +204,16 @@ class RayWorkers:
     def _heard(self, seat: Seat) -> Iterator[Event]:
         try:
             said = ray.get(seat.awaited, timeout=POLL_S)
-            if isinstance(said, Opened):
-                self._site.check(said.device)
+            if isinstance(said, Placed):
+                self._is_placed(seat, said)
         except (RayError, ConfigError) as error:
             yield self._lost(seat, cause_of(error, ending=seat.ending))
             return
+        if isinstance(said, Placed):
+            seat.open()
+            return
         if isinstance(said, Opened):
-            self._is_open(seat, said)
+            seat.is_open(said)
             yield WorkerReady(seat.number)
         else:
             seat.told, seat.session = said.figures, said.session
@@ -220,10 +234,10 @@ class RayWorkers:
             yield self._lost(seat, f"it did not answer for more than {limit_s:.0f} s")
 
     def _lost(self, seat: Seat, reason: str) -> WorkerLost | WorkerStopped:
-        if was_stopped(since_s=self._began_s):
+        if self._is_stopped:
             seat.leave()
             return WorkerStopped(seat.number)
-        tell_death(self._who(seat), reason)
+        tell_death(self._who(seat), "" if reason == UNKNOWN else reason)  # somebody else may know more
         ray.kill(seat.actor)  # a stopped process too: after 5 s by SIGKILL
         session, kept_s = seat.session, self._settings.successor_grace_s
         beside = tuple(each.number for each in self.seats if each.place == seat.place and each is not seat)
@@ -232,7 +246,7 @@ class RayWorkers:
         if returns:
             seat.restarts += 1
             seat.actor = self._create(seat)
-            seat.open()
+            seat.find_place()
         return WorkerLost(seat.number, reason, returns=returns, session=session, kept_s=kept_s, beside=beside)
 
     def _report(self, place: Place, seconds: float) -> DeviceReport:
@@ -257,45 +271,3 @@ def _collected(reference: Any) -> Collected:
     except RayError:
         return Collected([], NOTHING)
     return said if isinstance(said, Collected) else Collected([], NOTHING)
-
-
-def _places(seats: Sequence[Seat], site: Site) -> list[str]:
-    """The devices that the workers are at. Ray gives each its CPU, and its GPU, and waits for ever where others keep
-    them all.
-
-    Raises:
-        WorkerFailed: one has no place after `PLACE_TIMEOUT_S`.
-        ConfigError, KvClusterError: what the first said that cannot be where it is.
-    """
-    placed = [seat.actor.place.remote() for seat in seats]
-    _, waiting = ray.wait(placed, num_returns=len(placed), timeout=PLACE_TIMEOUT_S)
-    if waiting:
-        first = seats[placed.index(waiting[0])]
-        where = shown_node(first.node_id) if len(site.nodes) > 1 else "this node"
-        reason = (
-            f"no {' or '.join(site.resources)} of {where} was free for it within {PLACE_TIMEOUT_S:.0f} s: wait for "
-            f"the other jobs on the cluster, or start Ray with more "
-            f"(ray start {', '.join(f'--num-{kind.lower()}s' for kind in site.resources)})"
-        )
-        raise WorkerFailed(worker=first.number, reason=reason)
-    return [_said(seat, reference, PLACE_TIMEOUT_S) for seat, reference in zip(seats, placed, strict=True)]
-
-
-def _said(seat: Seat, reference: Any, timeout_s: float) -> Any:
-    """What a worker that starts answers.
-
-    Raises:
-        ConfigError, KvClusterError: what it said; WorkerFailed: it did not.
-    """
-    try:
-        return ray.get(reference, timeout=max(timeout_s, 0.0))
-    except GetTimeoutError:
-        reason = f"it did not load the model within {START_TIMEOUT_S:.0f} s"
-        raise WorkerFailed(worker=seat.number, reason=reason) from None
-    except RayTaskError as error:
-        if isinstance(error.cause, KvClusterError | ConfigError):
-            raise error.cause from None
-        raise
-    except RayError as error:
-        reason = f"{cause_of(error, ending=seat.ending)} ({shown_node(seat.node_id)})"
-        raise WorkerFailed(worker=seat.number, reason=reason) from None

@@ -5,8 +5,8 @@ The same settings are `args` in ray_config.yaml and options of `kvcluster run-ba
 value is one sentence, a ConfigError, that names the setting, what it was and what is allowed.
 
 What needs a model's geometry (is the memory large enough for one request?) is not decided here: see
-`kvcluster.services.memory_check`; nor what only a GPU can say (its memory, its granule): see `actors.gpus`. The file's
-outer form is Ray Serve's: see `settings_from_yaml`.
+`kvcluster.services.memory_check`; nor what only a GPU can say (its memory, its granule): see `actors.gpus`. The file is
+read in `kvcluster.config_file`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from kvcluster.failpoints import checked
@@ -236,74 +234,8 @@ def settings_from(values: Mapping[str, Any], *, where: str = "") -> Settings:
         raise ConfigError(where + _sentence(wrong.errors()[0])) from None
 
 
-def settings_from_yaml(path: str | Path, overrides: Mapping[str, Any] | None = None) -> Settings:
-    """The settings of a Ray Serve config file: `args` of its one application, where `overrides` win.
-
-    Serve ignores keys that it does not know, so a mistyped one would be lost in silence; here it is refused.
-
-    Raises:
-        ConfigError: the file cannot be read, has not this form, or a setting in it is wrong.
-    """
-    document = _mapping(_read_yaml(Path(path)), f"{path}: the file")
-    _refuse_unknown(document, _SERVE_KEYS, f"{path}: ")
-    applications = document.get("applications")
-    if not isinstance(applications, list) or len(applications) != 1:
-        raise ConfigError(f"{path}: applications must be a list of one application, which holds our settings in args")
-    application = _mapping(applications[0], f"{path}: applications[0]")
-    _refuse_unknown(application, _APPLICATION_KEYS, f"{path}: applications[0].")
-    args = _mapping(application.get("args") or {}, f"{path}: applications[0].args")
-    return settings_from({**args, **(overrides or {})}, where=f"{path}: ")
-
-
-_SERVE_KEYS = (
-    "applications",
-    "proxy_location",
-    "http_options",
-    "grpc_options",
-    "controller_options",
-    "logging_config",
-    "tracing_config",
-    "target_capacity",
-)
-_APPLICATION_KEYS = (
-    "name",
-    "route_prefix",
-    "import_path",
-    "runtime_env",
-    "host",
-    "port",
-    "deployments",
-    "autoscaling_policy",
-    "args",
-    "logging_config",
-    "external_scaler_enabled",
-)
-
-
-def _read_yaml(path: Path) -> object:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: the file cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a ValueError: no UTF-8, or the 31st of February
-        mark = getattr(error, "problem_mark", None)
-        line = f" at line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}: the file is not YAML in UTF-8{line}") from None
-
-
-def _mapping(value: object, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise ConfigError(f"{what} must be a mapping of names to values")
-    return value
-
-
-def _refuse_unknown(mapping: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    for key in mapping:
-        if key not in known:
-            raise ConfigError(where + _unknown(key, known))
-
-
-def _unknown(key: str, known: Iterable[str]) -> str:
+def unknown_setting(key: str, known: Iterable[str]) -> str:
+    """What is said of a name that is none of `known`: where it stands, or which one was meant."""
     if key in Settings.model_fields:
         return f"{key} stands in the wrong place: settings stand in the args of the application, as in ray_config.yaml"
     near = difflib.get_close_matches(key, list(known), n=1)
@@ -314,7 +246,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
     """One of pydantic's errors as our sentence."""
     name = _place(error["loc"])
     if error["type"] == "extra_forbidden":
-        return _unknown(name, Settings.model_fields)
+        return unknown_setting(name, Settings.model_fields)
     if error["type"] == "missing":
         return f"{name} is missing: name it with --{name.replace('_', '-')} or in the config file"
     rule = re.sub(r"^\w+ should", "must", error["msg"].removeprefix("Value error, "))

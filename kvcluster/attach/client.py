@@ -84,12 +84,7 @@ class AttachClient:
     @property
     def is_fenced(self) -> bool:
         """The device was heard to say that the session is over. It is heard by `pushes` and `redeem`, and for good."""
-        return self._line.fenced is not None
-
-    @property
-    def fence_reason(self) -> str:
-        """Why, as the device said it; empty where the session is not fenced."""
-        return self._line.fenced.reason if self._line.fenced is not None else ""
+        return self._line.is_fenced
 
     def redeem(
         self, seq: int, take: Take, *, known: Collection[ImportKey] = (), timeout_s: float = REPLY_TIMEOUT_S

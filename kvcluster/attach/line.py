@@ -44,14 +44,14 @@ class Heard:
 class Line:
     """`device` is what errors call the other end. What it says unasked is put aside, in `pushes`.
 
-    `fenced` is the one push that is not among them: it stays true.
+    That the session is fenced is not among them: it stays true.
     """
 
     def __init__(self, connection: socket.socket, device: str) -> None:
         self.socket = connection
         self.device = device
         self.pushes: deque[Push] = deque()
-        self.fenced: Fenced | None = None
+        self.is_fenced = False
 
     def say(self, message: Message, deadline: float) -> None:
         """Send `message`, waiting for room.
@@ -128,7 +128,7 @@ class Line:
 
     def _put_aside(self, push: Push) -> None:
         if isinstance(push, Fenced):
-            self.fenced = push
+            self.is_fenced = True
         else:
             self.pushes.append(push)
 

@@ -9,7 +9,8 @@ import typer
 
 from kvcluster.cli.batch_call import BatchCall, answer_file
 from kvcluster.cli.sentences import one_sentence
-from kvcluster.config import settings_from, settings_from_yaml
+from kvcluster.config import settings_from
+from kvcluster.config_file import settings_from_yaml
 
 
 def _setting(text: str) -> Any:

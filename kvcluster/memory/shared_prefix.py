@@ -5,7 +5,7 @@
     DRAINED   given up, or its memory is gone; nobody finds it any more
 
 A prefix holds what lies beyond its parent: the prefix that its publisher used already. It lives as long as anybody
-uses it: requests, *ghosts* (sessions whose process may still have it mapped), and the prefixes built on it. With
+uses it: requests, *pins* (sessions whose process may still have it mapped), and the prefixes built on it. With
 none of these it is *idle*: gone at once, or kept until its memory is needed. Bytes are booked in `services.sharing`.
 """
 
@@ -76,7 +76,7 @@ class SharedPrefix:
         self.content = b""
         self.is_idle = False
         self.users: set[RequestId] = set()
-        self.ghosts: set[str] = set()
+        self.pins: set[str] = set()
         self.children: OrderedDict[SharedPrefix, None] = OrderedDict()  # the oldest first
         self.busy_children = 0
         self.handles: tuple[Handle, ...] = ()
@@ -132,7 +132,7 @@ class SharedPrefix:
         """This one and those that it builds on, as far as nobody but `request` uses them."""
         for depth, link in enumerate(self.chain()):
             others = link.busy_children - (depth > 0)  # the link above it is one
-            if others or link.ghosts or link.users - {request} or link.owner not in (None, request):
+            if others or link.pins or link.users - {request} or link.owner not in (None, request):
                 return
             yield link
 
@@ -170,7 +170,7 @@ class SharedPrefixes:
     def __init__(self) -> None:
         self._last = 0
         self._by_number: dict[int, SharedPrefix] = {}
-        self._haunted: dict[str, set[SharedPrefix]] = {}
+        self._pinned: dict[str, set[SharedPrefix]] = {}
 
     def __iter__(self) -> Iterator[SharedPrefix]:
         return iter(self._by_number.values())
@@ -209,21 +209,21 @@ class SharedPrefixes:
         prefix.users.discard(request)
         return self.settle(prefix)
 
-    def haunt(self, prefix: SharedPrefix, session: str) -> list[SharedPrefix]:
+    def pin(self, prefix: SharedPrefix, session: str) -> list[SharedPrefix]:
         """The session's process may have it mapped until it is gone. Returns those that turned."""
-        prefix.ghosts.add(session)
-        self._haunted.setdefault(session, set()).add(prefix)
+        prefix.pins.add(session)
+        self._pinned.setdefault(session, set()).add(prefix)
         return self.settle(prefix)
 
-    def haunted_by(self, session: str) -> set[SharedPrefix]:
+    def pinned_by(self, session: str) -> set[SharedPrefix]:
         """What the session's process may still have mapped, though none of its requests uses it."""
-        return self._haunted.get(session, set())
+        return self._pinned.get(session, set())
 
     def process_gone(self, session: str) -> list[SharedPrefix]:
-        """No ghost of this session is left. Returns those that turned."""
+        """This session pins nothing any more. Returns those that turned."""
         turned = []
-        for prefix in sorted(self._haunted.pop(session, ()), key=lambda p: p.number, reverse=True):
-            prefix.ghosts.discard(session)
+        for prefix in sorted(self._pinned.pop(session, ()), key=lambda p: p.number, reverse=True):
+            prefix.pins.discard(session)
             turned += self.settle(prefix)
         return turned
 
@@ -253,7 +253,7 @@ class SharedPrefixes:
 
 def is_idle(prefix: SharedPrefix) -> bool:
     """Nobody uses it, and nobody who builds on it is used."""
-    return prefix.owner is None and not (prefix.users or prefix.ghosts or prefix.busy_children)
+    return prefix.owner is None and not (prefix.users or prefix.pins or prefix.busy_children)
 
 
 def no_such_prefix(number: int) -> NotShareable:

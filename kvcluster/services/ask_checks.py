@@ -28,7 +28,8 @@ from kvcluster.services.asks import (
     TakeSnapshot,
     load_of,
 )
-from kvcluster.services.sequence import MemoryState, SequenceMemory
+from kvcluster.services.memory_state import MemoryState
+from kvcluster.services.sequence import SequenceMemory
 from kvcluster.wire.messages import MOST_TOKENS
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def refusal_of(ask: Ask) -> KvClusterError | None:
         return NotAllowed(reason=f"a request uses at most {MOST_PREFIXES} prefixes, and this one does")
     if holdings.takes_windows or not isinstance(ask, Grow | Spend | Join | Find | Adopt | TakeSnapshot | Publish):
         return None
-    state = "torn: a prefix that it used is gone" if holdings.is_torn else "quarantined"
+    state = "torn: a prefix that it used is gone" if holdings.usable.is_torn else "quarantined"
     return NotAllowed(reason=f"the memory is {state}, and takes no more commits")
 
 
@@ -86,7 +87,7 @@ def _check_tokens(ask: Ask) -> None:
     match ask:
         case Grow(tokens=tokens) | Spend(tokens=tokens) | Join(tokens=tokens) | Find(grow_to=tokens):
             bounds = (1, most)
-        case TakeSnapshot(tokens=tokens) | Publish(tokens=tokens) if not ask.memory.holdings.is_torn:
+        case TakeSnapshot(tokens=tokens) | Publish(tokens=tokens) if not ask.memory.holdings.usable.is_torn:
             bounds = (1, ask.memory.tokens)
         case End(retain_tokens=tokens):
             bounds = (0, ask.memory.tokens)
@@ -121,6 +122,6 @@ def check_more_ids(memory: SequenceMemory, token_ids: bytes) -> None:
 
 def check_written(memory: SequenceMemory, tokens: int, written: int) -> None:
     """Raises ValueError where `written` tokens cannot have been computed, or not all of the first `tokens` were."""
-    if not tokens <= written <= memory.tokens and not memory.holdings.is_torn:
+    if not tokens <= written <= memory.tokens and not memory.holdings.usable.is_torn:
         known = f"{tokens} are to be published and {memory.tokens} are committed"
         raise ValueError(f"{memory.request} cannot have {written} tokens written: {known}")

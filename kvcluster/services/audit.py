@@ -61,14 +61,14 @@ def _audit_tenants(books: Books) -> None:
 
 def _audit_requests(memory: DeviceMemory) -> None:
     told = Counter[str]()
-    for request, reservation in memory.reservations.items():
-        told[request.session] += len(reservation.token_ids)
+    for reservation in memory.requests:
+        told[reservation.request.session] += len(reservation.token_ids)
     for session in told:
         _same(f"ids told by session {session}", told[session], memory.told.bytes_of(session))
-    held = {request_account(r): r.own_bytes for r in memory.reservations.values() if r.own_bytes}
+    held = {request_account(r): r.own_bytes for r in memory.requests if r.own_bytes}
     _same_accounts("requests hold", held, _booked(memory.books, "request"))
-    reserved = sum(reservation.reserved_bytes for reservation in memory.reservations.values())
-    _same("address reserved", reserved, memory.reserved_bytes)
+    reserved = sum(reservation.reserved_bytes for reservation in memory.requests)
+    _same("address reserved", reserved, memory.requests.reserved_bytes)
 
 
 def _audit_prefixes(books: Books) -> None:
@@ -88,12 +88,12 @@ def _audit_prefixes(books: Books) -> None:
 
 def _audit_uses(memory: DeviceMemory) -> None:
     by_prefix = {(prefix.number, request) for prefix in memory.books.prefixes for request in prefix.users}
-    users: list[Reservation | Remnant] = [*memory.reservations.values(), *memory.books.kept]
+    users: list[Reservation | Remnant] = [*memory.requests, *memory.books.kept]
     by_request = {(use.prefix.number, user.request) for user in users for use in user.uses}
     if by_prefix != by_request:
         raise InvariantBroken(sentence=f"prefixes are used by {by_prefix} and requests use {by_request}")
     owned = {prefix.number: prefix.owner for prefix in memory.books.prefixes if prefix.owner}
-    writing = {r.writing.number: r.request for r in memory.reservations.values() if r.writing}
+    writing = {r.writing.number: r.request for r in memory.requests if r.writing}
     if owned != writing:
         raise InvariantBroken(sentence=f"prefixes are written by {owned} and requests write {writing}")
 
@@ -107,12 +107,12 @@ def _audit_index(memory: DeviceMemory) -> None:
         if there.get(number) != listed:
             said = there.get(number, "no")
             raise InvariantBroken(sentence=f"prefix {number} is found with {listed} tokens, and {said} are kept of it")
-    if strangers := set(index.claiming) - memory.reservations.keys():
+    if strangers := {request for request in index.claiming if request not in memory.requests}:
         raise InvariantBroken(sentence=f"requests that are not open are to publish: {strangers}")
 
 
 def _audit_foreign(memory: DeviceMemory) -> None:
-    foreign, reservations = memory.foreign, memory.reservations.values()
+    foreign = memory.foreign
     wanted, booked = foreign.wanted(), _booked(memory.books, "foreign")
     short = {account: size for account, size in wanted.items() if booked.get(account, 0) < size}
     if not foreign.owes:
@@ -120,8 +120,8 @@ def _audit_foreign(memory: DeviceMemory) -> None:
     elif set(booked) - set(wanted) or memory.books.ledger.balance(FREE):
         raise InvariantBroken(sentence=f"{short} is owed of foreign claims, and bytes are free, or charged for nobody")
     own = sum(size for account, size in wanted.items() if "/" not in account.owner)
-    _same("foreign windows", sum(r.foreign_bytes for r in reservations) + foreign.stranded_bytes(), own)
-    read = {(use.key, r.request) for r in reservations for use in r.old_uses}
+    _same("foreign windows", sum(r.foreign_bytes for r in memory.requests) + foreign.stranded_bytes(), own)
+    read = {(use.key, r.request) for r in memory.requests for use in r.old_uses}
     claimed = {(key, request) for key, requests in foreign.prefix_users().items() for request in requests}
     if strangers := read - claimed:
         raise InvariantBroken(sentence=f"old prefixes are read and not charged: {strangers}")
@@ -131,7 +131,7 @@ def _audit_handles(memory: DeviceMemory) -> None:
     pool, prefixes = memory.books.pool, memory.books.prefixes
     unsealed = sum(prefix.size_bytes for prefix in prefixes if prefix.state is PrefixState.WRITING)
     sealed = sum(prefix.size_bytes for prefix in prefixes if prefix.state is PrefixState.SEALED)
-    held = sum(reservation.own_bytes for reservation in memory.reservations.values())
+    held = sum(reservation.own_bytes for reservation in memory.requests)
     kept = sum(remnant.size_bytes for remnant in memory.books.kept)
     _same("handles out", pool.bytes_in(HandleState.OUT), held + unsealed + kept)
     _same("handles shared", pool.bytes_in(HandleState.SHARED), sealed)
@@ -149,7 +149,7 @@ def is_idle(prefix: SharedPrefix) -> bool:
     """Counted from nothing: nobody uses it or what is built on it."""
     links = [prefix]
     for link in links:
-        if link.owner or link.users or link.ghosts:
+        if link.owner or link.users or link.pins:
             return False
         links += link.children
     return True

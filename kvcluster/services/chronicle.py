@@ -27,11 +27,14 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class Birth:
-    """`number` counts those of this kind, name and node, from 1; `at_s` is in seconds since 1970."""
+    """`number` counts those of this kind, name and node, from 1; `at_s` is in seconds since 1970; `started` as
+    `session_file.began_at` says, by which whoever reads it later knows the process from another one of its id.
+    """
 
     who: Who
     at_s: float
     number: int = 1
+    started: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ class Chronicle:
         self._births = {_place(birth.who): birth for birth in earlier.births}
         self._deaths = {_life(death.who): death for death in earlier.deaths}
 
-    def born(self, who: Who, *, at_s: float) -> None:
+    def born(self, who: Who, *, at_s: float, started: int = 0) -> None:
         """A process began. Told twice it is one birth; the one before it of that name is dead, whoever tells why."""
         before = self._births.pop(_place(who), None)
         if before is not None and before.who == who:
@@ -73,7 +76,7 @@ class Chronicle:
             return
         if before is not None:
             self.died(Death(before.who, at_s, "", "its successor"))
-        self._births[_place(who)] = Birth(who, at_s, before.number + 1 if before else 1)
+        self._births[_place(who)] = Birth(who, at_s, before.number + 1 if before else 1, started)
         if len(self._births) > MOST_NAMES:
             del self._births[next(iter(self._births))]
 

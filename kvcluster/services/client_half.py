@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvcluster.errors import KvClusterError, NotAllowed
+from kvcluster.errors import KvClusterError, NotAllowed, NotShareable
 from kvcluster.failpoints import Failpoint, reach
+from kvcluster.geometry.shareability import Refusal
 from kvcluster.services import encoding
-from kvcluster.services.asks import Ask, End, Leave, Seal, Shed, TakeSnapshot
-from kvcluster.services.departures import Departures
-from kvcluster.services.sequence import MemoryState, SequenceMemory
+from kvcluster.services.ask_checks import refusal_of
+from kvcluster.services.asks import Ask, End, Join, Leave, Seal, Shed, TakeSnapshot
+from kvcluster.services.departures import Departures, is_over
+from kvcluster.services.memory_state import MemoryState
+from kvcluster.services.prefix import Prefix
+from kvcluster.services.sequence import SequenceMemory
 from kvcluster.services.taken_back import TakenBack
 from kvcluster.wire import messages as wire
+from kvcluster.wire.socket import Welcome
 
 Operations = tuple[wire.Operation, ...]
 Said = tuple[Operations, KvClusterError | None]
@@ -30,6 +35,20 @@ class ClientHalf:
         self._departures = departures
         self._grants = grants
         self._granule_bytes = granule_bytes
+
+    def refusal(self, ask: Ask, here: Welcome) -> KvClusterError | None:
+        """Why the device, which is `here` now, is not even asked. A plan of another incarnation is given up."""
+        match ask:
+            case Join(prefix=Prefix(device, epoch, number)) if (device, epoch) != (here.device, here.epoch):
+                reason = f"prefix {number} is one of device {device} as it was in epoch {epoch}"
+                return NotShareable(kind=Refusal.NO_SUCH_PREFIX, reason=reason)
+            case Seal(memory) if (plan := memory.holdings.publication) and plan.epoch != here.epoch:
+                memory.holdings.publication = None  # whose windows are mapped as they were
+                reason = f"prefix {plan.number} was planned by device {here.device} as it was in epoch {plan.epoch}"
+                return NotShareable(kind=Refusal.NO_SUCH_PREFIX, reason=reason)
+            case Shed(after=after) if after is not None and not is_over(after):
+                return NotAllowed(reason="work that may use the memory is under way")
+        return refusal_of(ask)
 
     def first(self, ask: Ask) -> Said:
         """What is done here first: what the device is told of it, and what this process could not do."""
@@ -80,7 +99,7 @@ class ClientHalf:
         """Windows for a snapshot, in the place of the snapshot of a prefix that is used."""
         if error := memory.holdings.unmap_snapshot():
             return (), error
-        if memory.holdings.has_sealed_snapshot:
+        if memory.holdings.usable.has_sealed_snapshot:
             reason = "the snapshot could not be sealed once and cannot be written again: release the memory"
             return (), NotAllowed(reason=reason)
         return encoding.snapshot_operations(memory, tokens, next(self._grants)), None

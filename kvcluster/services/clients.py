@@ -56,7 +56,7 @@ class Owner(Protocol):
     def mapped_bytes(self, session: str) -> int:
         """The most that the session's process may have mapped."""
 
-    def is_haunted_by(self, session: str) -> bool:
+    def waits_for(self, session: str) -> bool:
         """Whether anything waits for its process to end."""
 
     def shrink(self) -> bool:
@@ -133,13 +133,10 @@ class Clients:
 
         Looks at the time: see `Leases.expired`. They stay in `sessions`, ORPHANED, for as long as their connections.
         """
-        now_s = self._clock()
-        for name in self._leases.expired(now_s=now_s):
-            silent_s = now_s - self.sessions[name].heard_at
+        for name in self._leases.expired(now_s=self._clock()):
             self._orphan(name)
-            reason = f"it was not heard for {silent_s:.0f} s, and its lease is {self._leases.lease_s:.0f} s"
             reach(Failpoint.OWNER_FENCED)
-            self.pushes.fence(Fenced(session=name, reason=reason))
+            self.pushes.fence(Fenced(session=name))
 
     def disconnected(self, name: str) -> None:
         """Its connection ended, if it had one: what it has is quarantined."""
@@ -147,7 +144,7 @@ class Clients:
             return
         self._orphan(name)
         self.pushes.drop(name)
-        if not self._memory.is_haunted_by(name):
+        if not self._memory.waits_for(name):
             self._forget(name)
 
     def gone(self, name: str) -> None:

@@ -66,7 +66,7 @@ class Contact(Generic[W]):
         self._failure: BaseException | None = None
 
     @property
-    def is_lost(self) -> bool:
+    def is_seeking(self) -> bool:
         """Whether the owner is being sought."""
         return self._thread is not None
 

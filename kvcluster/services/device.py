@@ -50,7 +50,7 @@ class DeviceService(FrameService):
         super().__init__(self._memory, self._operations, settings, welcome=self._welcome, clock=clock, log=log)
 
     def _executed_one(self) -> None:
-        self._memory.settle()
+        self._memory.registering.settle()
         self._peaks.note(self._memory)
 
     def _welcome(self) -> Welcome:
@@ -62,7 +62,6 @@ class DeviceService(FrameService):
             capacity_bytes=books.ledger.capacity_bytes,
             lease_s=settings.lease_s,
             heartbeat_s=settings.heartbeat_s,
-            grace_s=settings.memory.grace_s,
         )
 
     # --- tickets: attach.server.SessionEvents -----------------------------------------------------------------------
@@ -116,7 +115,7 @@ class DeviceService(FrameService):
         """Fit the capacity to what the hardware has now: see `Books.measure`; returns it."""
         with self._act():
             self._memory.books.measure(utilization)
-            self._memory.settle()
+            self._memory.registering.settle()
             return self._memory.books.ledger.capacity_bytes
 
     # --- truth ----------------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from kvcluster.geometry.residency import GroupShape
 from kvcluster.ids import RequestId, WindowRun
 from kvcluster.services.asks import Adopt, Ask, AskGrant, Find, Grow, Join, Publish, ReturnGrant, Spend
+from kvcluster.services.memory_state import MemoryState
 from kvcluster.services.prefix import Prefix
-from kvcluster.services.sequence import MemoryState, SequenceMemory
+from kvcluster.services.sequence import SequenceMemory
 from kvcluster.services.taken_back import TakenBack, Windows, behind
 from kvcluster.wire import messages as wire
 

@@ -5,16 +5,17 @@ the process that may have executed it is dead, or has ended the session, and not
 nobody knows how to find an owner again, a loss is an error, and what was asked may have run.
 
 What a port does with a new incarnation, or a new session, is its own: a device's goes on with what is mapped
-(`services.renewal`), and one of host pages begins again.
+(`services.recovery`), and one of host pages begins again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NoReturn, Protocol, TypeVar
 
-from kvcluster.errors import DeviceUnreachable, KvClusterError, SessionEnded, StaleEpoch
+from kvcluster.errors import DeviceUnreachable, InvariantBroken, KvClusterError, SessionEnded, StaleEpoch
+from kvcluster.ids import new_session
 from kvcluster.services.contact import Contact, Link, Seek, Way
 from kvcluster.services.correspondence import Correspondence, Sent, Traffic
 from kvcluster.services.transport import Sender
@@ -58,24 +59,25 @@ W = TypeVar("W", bound=Way)
 
 
 class Touch(Enum):
-    """How it stands with the owner."""
+    """How it stands with an owner, unless it was found just now: that is a `Link`."""
 
     REACHED = "reached"
     GONE = "gone"  # its socket is closed
     SOUGHT = "sought"
-    FOUND = "found"  # `Exchange.link` is the way to it
     ENDED = "ended"  # it has ended the session, and nothing that this process has is its own any more
 
 
 class Exchange(Generic[L, W]):
-    """For one thread. `line` is how the owner is reached now, `session` and `welcome` what it was met with."""
+    """For one thread. `line` is how the owner is reached now, `session` and `welcome` what it was met with.
+
+    `traffic` counts on, whatever incarnation it is.
+    """
 
     def __init__(self, session: str, welcome: Welcome, line: L, seek: Seek[W] | None) -> None:
         self.session = session
         self.welcome = welcome
         self.line = line
         self.traffic = Traffic()
-        self.link: Link[W] | None = None
         self._letters = Correspondence(session, welcome.epoch, self.traffic)
         self._contact = Contact(seek)
         self._is_over = False
@@ -87,19 +89,18 @@ class Exchange(Generic[L, W]):
         return self._contact.can_seek
 
     @property
-    def is_adrift(self) -> bool:
-        """Whether nothing is answered now: the owner is sought, or has ended the session."""
-        return self._contact.is_lost or self._is_over
+    def is_lost(self) -> bool:
+        """Whether nothing is answered before a port's `in_touch` says so: the owner is sought, or ended the session."""
+        return self._contact.is_seeking or self._is_over
 
-    def look(self) -> Touch:
-        """How it stands. Never waits.
+    def look(self) -> Touch | Link[W]:
+        """How it stands; an owner that was found is the caller's to `go_on` with. Never waits.
 
         Raises:
             KvClusterError: the owner is lost for good. What is mapped stays mapped.
         """
-        if self._contact.is_lost:
-            self.link = self._contact.found()
-            return Touch.SOUGHT if self.link is None else Touch.FOUND
+        if self._contact.is_seeking:
+            return self._contact.found() or Touch.SOUGHT
         self._reclaims += self.line.pushes()
         if self.line.is_fenced or self._is_over:
             return Touch.ENDED
@@ -118,7 +119,7 @@ class Exchange(Generic[L, W]):
         Raises:
             DeviceUnreachable: the way is closed, and nobody finds another.
         """
-        if self.is_adrift:
+        if self.is_lost:
             return self._letters, None
         try:
             return self._letters, self._letters.send(ops, self.line)
@@ -151,6 +152,37 @@ class Exchange(Generic[L, W]):
             raise self.not_served(error) from error
         return reply
 
+    def hear(self, sent: SentTo) -> wire.Reply | DeviceUnreachable:
+        """The reply to a frame, or the loss of an owner that `can_be_found`: what was asked is not executed then.
+
+        Raises:
+            DeviceUnreachable: no reply came, and nobody here finds the owner again. What it did is unknown.
+        """
+        try:
+            return self.receive(sent)
+        except DeviceUnreachable as loss:
+            if not self.can_be_found:
+                raise
+            return loss
+
+    def give_back(self, ops: Sequence[wire.Operation]) -> None:
+        """Tell the owner what it gave and could not be used here.
+
+        It hears nothing where it is lost: what died took along what it gave, and what ended the session has it back.
+
+        Raises:
+            DeviceUnreachable: as `hear`.
+            InvariantBroken: it does not take it.
+        """
+        if not ops or self.is_lost:
+            return
+        reply = self.hear(self.send(ops))
+        if isinstance(reply, DeviceUnreachable):
+            return
+        for result in reply.results:
+            if result.fault:
+                raise InvariantBroken(sentence=f"the owner does not take back what it gave: {result.fault}")
+
     def not_served(self, failure: KvClusterError) -> KvClusterError:
         """The owner answered with `failure`; what is to be told of it, once it is clear whether somebody is lost."""
         if not self.can_be_found:
@@ -176,11 +208,18 @@ class Exchange(Generic[L, W]):
         """The owner is gone: look for its next incarnation. Raises as `Contact.lose`."""
         self._contact.lose(self.session, self.welcome.epoch, loss)
 
-    def end(self, successor: str) -> None:
-        """The session is over: look for the owner, whichever incarnation it is, under the name of `successor`."""
+    def begin_again(self) -> NoReturn:
+        """The session is over: look for the owner, whichever incarnation it is, under another name.
+
+        Raises:
+            SessionEnded: of the session that is over, always; but for
+            DeviceUnreachable: nobody here knows how to find the owner.
+        """
+        ended = self.session
         self.line.close()
-        self.session, self._is_over = successor, False
+        self.session, self._is_over = new_session(), False
         self._contact.lose(self.session, 0, self.loss("it ended the session"))
+        raise SessionEnded(session=ended)
 
     def go_on(self, link: Link[W], line: L) -> None:
         """The owner was found, as `link` says, and `line` leads there: frames go there, beginning with the first."""
@@ -188,8 +227,9 @@ class Exchange(Generic[L, W]):
         self.session, self.welcome, self.line = link.session, link.welcome, line
         self._letters = Correspondence(self.session, self.welcome.epoch, self.traffic)
 
-    def close(self) -> Link[W] | None:
-        """Seek no more, and end the session; returns what was found meanwhile, for the caller to close."""
+    def close(self) -> None:
+        """Seek no more, and end the session, as well as one that was begun meanwhile."""
         link = self._contact.close()
         self.line.close()
-        return link
+        if link is not None:
+            link.way.close()

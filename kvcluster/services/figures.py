@@ -22,7 +22,7 @@ class Peaks:
     committed_bytes: int = 0
 
     def note(self, memory: DeviceMemory) -> None:
-        self.reserved_bytes = max(self.reserved_bytes, memory.reserved_bytes)
+        self.reserved_bytes = max(self.reserved_bytes, memory.requests.reserved_bytes)
         self.committed_bytes = max(self.committed_bytes, memory.committed_bytes)
 
 
@@ -59,7 +59,7 @@ def statistics_of(parts: Parts, moment: Moment) -> DeviceStatistics:
         capacity_bytes=books.ledger.capacity_bytes,
         accounts={str(account): size_bytes for account, size_bytes in books.ledger.balances().items()},
         handles={state.value: books.pool.bytes_in(state) for state in HandleState},
-        reserved_bytes=memory.reserved_bytes,
+        reserved_bytes=memory.requests.reserved_bytes,
         peak_reserved_bytes=parts.peaks.reserved_bytes,
         committed_bytes=memory.committed_bytes,
         peak_committed_bytes=parts.peaks.committed_bytes,
@@ -69,7 +69,7 @@ def statistics_of(parts: Parts, moment: Moment) -> DeviceStatistics:
         quarantined=books.quarantine.held_by_session(),
         ended_names=moment.ended_names,
         idle_s=moment.idle_s,
-        open_requests=len(memory.reservations),
+        open_requests=len(memory.requests),
         running_requests=memory.queue.running,
         requests=operations.requests,
         frames=moment.frames,
@@ -96,5 +96,5 @@ def _of_prefix(prefix: SharedPrefix) -> PrefixStatistics:
         size_bytes=prefix.size_bytes,
         state=prefix.state.value,
         users=len(prefix.users),
-        ghosts=len(prefix.ghosts),
+        pins=len(prefix.pins),
     )

@@ -10,7 +10,7 @@ dead. Three kinds of claim:
 
 Survivors that share a prefix count it each, so that together they may claim more than there is: a claim takes what is
 free, and owes the rest. What is freed pays what is owed before anybody else has it: `settle` comes with each act that
-frees something (`services.device_memory.DeviceMemory.settle`). Called under the device service's lock.
+frees something (`services.registering.Registering.settle`). Called under the device service's lock.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class FrameService:
     def _executed(self, frame: wire.Frame) -> bytes:
         try:
             return self._execute(frame)
-        except KvClusterError as stray:  # refusals are results: this one came after something was kept
-            raise InvariantBroken(sentence=f"a frame broke off: {type(stray).__name__}: {stray}") from stray
+        except KvClusterError as error:  # refusals are results: this one came after something was kept
+            raise InvariantBroken(sentence=f"a frame broke off: {type(error).__name__}: {error}") from error
 
     def _execute(self, frame: wire.Frame) -> bytes:
         session = self._clients.find(frame.session)

@@ -6,13 +6,13 @@ part of the port's operation, so that no capture begins in its middle.
 
     own        the request pays for them; mapped for reading and writing, or for reading where a seal was refused
     shared     a prefix's; mapped for reading
-    estranged  still mapped, and given back to the device as "may still be mapped": it does not count them as the
+    leftover   still mapped, and given back to the device as "may still be mapped": it does not count them as the
                request's any more
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kvcluster.driver.protocol import Access, Fence, PhysicalHandle
@@ -23,22 +23,21 @@ from kvcluster.ids import RequestId, WindowRun
 from kvcluster.mapping.address_range import AddressRange, RangeState, Unmapped
 from kvcluster.services.prefix import LeftPrefix, Publication, Used
 from kvcluster.services.taken_back import TakenBack, Windows, behind
+from kvcluster.services.usable import UsableWindows
 
 
 class Holdings:
-    """`windows` can be used, from each fragment's first on; the first `sealed` of them are mapped for reading."""
+    """`usable` are those from each fragment's first on, and how many of them are mapped for reading."""
 
     def __init__(self, request: RequestId, address_range: AddressRange) -> None:
         self.range = address_range
-        self.windows = self.shape.windows(0)
-        self.sealed = self.windows
+        self.usable = UsableWindows(self.shape)
         self.publication: Publication | None = None
-        self.is_torn = False  # windows before others are gone: only a release leads on
         self.is_foreign = False  # something was mapped when the device was restarted, and nothing was released since
         self._request = request
         self._uses: list[Used] = []
-        self._estranged: set[Window] = set()
-        self._stray: set[Window] = set()  # those of the estranged that were a prefix's
+        self._leftover: set[Window] = set()
+        self._leftover_shared: set[Window] = set()  # those of the leftover that were a prefix's
 
     @property
     def range_map(self) -> RangeMap:
@@ -51,12 +50,12 @@ class Holdings:
     @property
     def tokens(self) -> int:
         """The most tokens that the usable windows hold."""
-        return 0 if self.is_torn else min(self.shape.tokens_in(self.windows), self.range_map.max_tokens)
+        return min(self.usable.tokens, self.range_map.max_tokens)
 
     @property
     def shared_bytes(self) -> int:
         """Bytes that are mapped here and are a prefix's."""
-        shared = sum(run.count for use in self._uses for run in use.runs) + len(self._stray)
+        shared = sum(run.count for use in self._uses for run in use.runs) + len(self._leftover_shared)
         return shared * self.shape.granule_bytes
 
     @property
@@ -70,26 +69,21 @@ class Holdings:
         return len(self._uses)
 
     @property
-    def has_sealed_snapshot(self) -> bool:
-        """Whether a snapshot is mapped for reading."""
-        return self.sealed != self._without_snapshots(self.sealed)
-
-    @property
     def takes_windows(self) -> bool:
         """Whether more can be mapped: nothing is torn, and nothing is mapped that should not be."""
-        return not self.is_torn and self.range.state is RangeState.OPEN
+        return not self.usable.is_torn and self.range.state is RangeState.OPEN
 
     @property
     def returnable_runs(self) -> int:
         """How many runs of windows a release of everything names at most."""
         mapped = self.range.mapped_runs()
-        if not self._uses and not self._estranged:
+        if not self._uses and not self._leftover:
             return len(mapped)
-        return len(runs_of(set(windows_of(mapped)) - self._estranged - self._shared()))
+        return len(runs_of(set(windows_of(mapped)) - self._leftover - self._shared()))
 
     def missing_bytes(self, wanted: Windows, *, beside: Windows | None = None) -> int:
         """What a grant must hold so that `wanted` windows are there; `beside` come with a prefix that is joined."""
-        have = self.windows if beside is None else beside
+        have = self.usable.windows if beside is None else beside
         more = tuple(max(0, b - a) for a, b in zip(have, wanted, strict=True))
         return self.shape.granule_bytes * self.shape.window_count(more)
 
@@ -113,13 +107,13 @@ class Holdings:
     def map_own(self, runs: Sequence[WindowRun], handles: Sequence[PhysicalHandle], wanted: Windows) -> None:
         """Map a commit's windows; `wanted` are there now. Raises as `AddressRange.map_runs`."""
         self.range.map_runs(runs, handles)
-        self.windows = tuple(map(max, self.windows, wanted))
+        self.usable.grow(wanted)
 
     def map_joined(self, number: int, runs: tuple[WindowRun, ...], handles: Sequence[PhysicalHandle]) -> None:
         """Map a prefix's windows for reading. Raises as `AddressRange.map_runs`."""
         self.range.map_runs(runs, handles, access=Access.READ)
         self._uses.append(Used(number, runs))
-        self._now_sealed(runs)
+        self.usable.seal(runs)
 
     def map_adopted(
         self, numbers: Sequence[int], runs: tuple[WindowRun, ...], handles: Sequence[PhysicalHandle]
@@ -137,7 +131,7 @@ class Holdings:
         plan = self._planned()
         self.range.map_runs(plan.runs, handles, access=Access.READ)
         self.publication = None
-        self._now_sealed(plan.runs)
+        self.usable.seal(plan.runs)
         if is_shared:
             self._uses.append(Used(plan.number, plan.runs))
 
@@ -172,7 +166,7 @@ class Holdings:
         unmapped = self.range.unmap_runs(runs)
         taken_back = self._taken_back((), unmapped.still, self._quarantined(unmapped))
         if self.own_bytes:
-            self._tear(runs)
+            self.usable.tear(runs)
         else:
             self._empty()
         return taken_back
@@ -187,7 +181,7 @@ class Holdings:
         if not unmapped.still:
             return TakenBack()
         self.publication = None
-        self._tear(unmapped.done)
+        self.usable.tear(unmapped.done)
         left = () if unmapped.done else (LeftPrefix(plan.number, is_clean=True),)
         return TakenBack(done=unmapped.done, left=left, error=self._quarantined(unmapped))
 
@@ -202,7 +196,7 @@ class Holdings:
         unmapped = self.range.unmap_runs(runs)
         gone = set(unmapped.done)
         self._uses = [replace(use, runs=tuple(run for run in use.runs if run not in gone)) for use in self._uses]
-        self.windows, self.sealed = self._without_snapshots(self.windows), self._without_snapshots(self.sealed)
+        self.usable.drop_snapshots()
         return self._quarantined(unmapped)
 
     # --- a map that failed ----------------------------------------------------------------------------------------
@@ -211,14 +205,14 @@ class Holdings:
         """A commit of `runs` failed here: which of them are not mapped, and which could not be taken back."""
         wanted = set(windows_of(runs))
         still = wanted & set(windows_of(self.range.mapped_runs()))
-        known, self._estranged = self._estranged, self._estranged | still
+        known, self._leftover = self._leftover, self._leftover | still
         return TakenBack(runs_of(wanted - still - known), runs_of(still - known))
 
     def not_joined(self, number: int, runs: Sequence[WindowRun]) -> TakenBack:
         """Prefix `number` could not be mapped: it is left."""
         still = set(windows_of(runs)) & set(windows_of(self.range.mapped_runs()))
-        self._estranged |= still
-        self._stray |= still
+        self._leftover |= still
+        self._leftover_shared |= still
         return TakenBack(left=(LeftPrefix(number, is_clean=not still),))
 
     def not_adopted(self, numbers: Sequence[int], runs: Sequence[WindowRun]) -> TakenBack:
@@ -231,7 +225,7 @@ class Holdings:
         """What was unmapped for the seal could not be mapped again: it is left, or given back. A hole stays."""
         plan = self._planned()
         self.publication = None
-        self._tear(plan.runs)
+        self.usable.tear(plan.runs)
         return self.not_joined(plan.number, plan.runs) if is_shared else self.not_mapped(plan.runs)
 
     # --- parts ----------------------------------------------------------------------------------------------------
@@ -240,18 +234,18 @@ class Holdings:
         self, done: tuple[WindowRun, ...], still: tuple[WindowRun, ...], error: KvClusterError | None
     ) -> TakenBack:
         """What to tell the device; from now on no prefix is used."""
-        if not self._estranged and not still:  # as ever: no window is looked at by itself
+        if not self._leftover and not still:  # as ever: no window is looked at by itself
             own_runs, left = tuple(behind(done, self._shared_ends())), self._left_clean()
             self._uses.clear()
             return TakenBack(own_runs, left=left, error=error)
-        shared, known = self._shared(), self._estranged
+        shared, known = self._shared(), self._leftover
         gone, left_here = set(windows_of(done)), set(windows_of(still))
         left = tuple(
             LeftPrefix(use.number, is_clean=left_here.isdisjoint(windows_of(use.runs))) for use in reversed(self._uses)
         )
         self._uses.clear()
-        self._estranged = (known - gone) | left_here
-        self._stray = (self._stray - gone) | (shared & left_here)
+        self._leftover = (known - gone) | left_here
+        self._leftover_shared = (self._leftover_shared - gone) | (shared & left_here)
         own = shared | known
         return TakenBack(runs_of(gone - own), runs_of(left_here - own), left, error)
 
@@ -273,34 +267,12 @@ class Holdings:
         assert self.publication is not None  # asked for before
         return self.publication
 
-    def _now_sealed(self, runs: Iterable[WindowRun]) -> None:
-        ends = list(self.sealed)
-        for run in runs:
-            ends[run.group] = max(ends[run.group], run.start + run.count)
-        self.sealed = tuple(ends)
-        self.windows = tuple(map(max, self.windows, self.sealed))
-
-    def _tear(self, runs: Iterable[WindowRun]) -> None:
-        """These windows are gone, and others lie behind them."""
-        left = list(self.windows)
-        for run in runs:
-            left[run.group] = min(left[run.group], run.start)
-            self.is_torn = True
-        self.windows = tuple(left)
-        self.sealed = tuple(map(min, self.sealed, left))
-
     def _empty(self) -> None:
-        self.windows = self.sealed = self.shape.windows(0)
-        self.publication, self.is_torn, self.is_foreign = None, False, False
+        self.usable.empty()
+        self.publication, self.is_foreign = None, False
 
     def _is_snapshot(self, run: WindowRun) -> bool:
         return self.shape.groups[run.group].keeps is Keeps.SNAPSHOT
-
-    def _without_snapshots(self, windows: Windows) -> Windows:
-        return tuple(
-            0 if group.keeps is Keeps.SNAPSHOT else count
-            for group, count in zip(self.shape.groups, windows, strict=True)
-        )
 
     def _quarantined(self, unmapped: Unmapped) -> Quarantined | None:
         if not unmapped.still:

@@ -35,12 +35,12 @@ from kvcluster.services.told import ToldIds
 from kvcluster.services.work import Work
 
 WORDS_S = 600.0  # a job that goes on has replayed everything by then
-MOST_LEFT = 4096  # texts; the oldest are forgotten first
+MOST_TEXTS = 4096  # texts; the oldest are forgotten first
 _IDS_OF_A_RUN = 8  # as many token ids of an answer are about as long as a run of windows
 
 
 @dataclass(slots=True, eq=False)
-class Left:
+class KeptText:
     """One text of a dead session. `remnant`: its memory, until `kept_until`."""
 
     session: str
@@ -82,8 +82,8 @@ class Keeping:
         self._clock = clock
         self._pages: dict[str, int] = {}  # descriptors
         self._remnants: dict[str, list[Remnant]] = {}
-        self._left: dict[Left, None] = {}  # the oldest first
-        self._inherited: dict[RequestId, Left] = {}  # adopted, and its new page may not say so yet
+        self._texts: dict[KeptText, None] = {}  # the oldest first
+        self._inherited: dict[RequestId, KeptText] = {}  # adopted, and its new page may not say so yet
 
     # --- a session's page and its end -----------------------------------------------------------------------------
 
@@ -145,11 +145,11 @@ class Keeping:
     def expire(self) -> None:
         """What nobody asked for in time is free, and then forgotten."""
         now = self._clock()
-        for left in list(self._left):
-            if left.remnant is not None and left.kept_until <= now:
-                self._drop_memory(left)
-            if left.until <= now:
-                self._forget(left)
+        for text in list(self._texts):
+            if text.remnant is not None and text.kept_until <= now:
+                self._drop_memory(text)
+            if text.until <= now:
+                self._forget(text)
 
     def close(self) -> None:
         """Nobody is coming."""
@@ -157,8 +157,8 @@ class Keeping:
             os.close(page)
         self._pages.clear()
         self._remnants.clear()
-        for left in list(self._left):
-            self._forget(left)
+        for text in list(self._texts):
+            self._forget(text)
 
     @property
     def kept_bytes(self) -> int:
@@ -177,29 +177,29 @@ class Keeping:
             raise NotAllowed(reason=f"request {reservation.request} adopts before it holds or uses anything")
         if any(session in self._pages for session in sessions):
             return _LIVING
-        left = self._find(sessions, label)
-        if left is None:
+        text = self._find(sessions, label)
+        if text is None:
             return _NOTHING
-        work.naming(range(count_of(left.token_ids) // _IDS_OF_A_RUN))
-        remnant = left.remnant if left.remnant in self._books.kept else None
+        work.naming(range(count_of(text.token_ids) // _IDS_OF_A_RUN))
+        remnant = text.remnant if text.remnant in self._books.kept else None
         if remnant is None or not remnant.fits(reservation):
-            work.after.append(partial(self._drop_memory, left))
-            return Adoption("said", computed=left.standing.computed, token_ids=left.token_ids)
-        return self._adopted(reservation, left, remnant, work)
+            work.after.append(partial(self._drop_memory, text))
+            return Adoption("said", computed=text.standing.computed, token_ids=text.token_ids)
+        return self._adopted(reservation, text, remnant, work)
 
-    def _adopted(self, reservation: Reservation, left: Left, remnant: Remnant, work: Work) -> Adoption:
+    def _adopted(self, reservation: Reservation, text: KeptText, remnant: Remnant, work: Work) -> Adoption:
         shared = remnant.shared
         runs = shared.runs if shared else ()
         work.naming((*runs, *remnant.runs))
         work.handed += [*(shared.handles if shared else ()), *remnant.handles]
-        work.after.append(partial(self._hand_over, reservation, left, remnant))
-        standing = left.standing
+        work.after.append(partial(self._hand_over, reservation, text, remnant))
+        standing = text.standing
         reservation.arrival = self._queue.succeed(remnant.arrival, reservation)
         return Adoption(
             "adopted",
             tokens=standing.written,
             computed=standing.computed,
-            token_ids=left.token_ids,
+            token_ids=text.token_ids,
             prefixes=tuple(use.prefix.number for use in remnant.uses),
             shared=runs,
             runs=remnant.runs,
@@ -207,14 +207,14 @@ class Keeping:
             arrival=reservation.arrival,
         )
 
-    def _hand_over(self, reservation: Reservation, left: Left, remnant: Remnant) -> None:
+    def _hand_over(self, reservation: Reservation, text: KeptText, remnant: Remnant) -> None:
         self._books.hand_over(remnant, reservation)
         self._told.put(reservation, remnant.token_ids)
         self._queue.weigh(reservation)
-        del self._left[left]
+        del self._texts[text]
         if not reservation.range_map.shape.has_rings:  # which may be written over before its page says anything
-            left.remnant = None
-            self._inherited[reservation.request] = left
+            text.remnant = None
+            self._inherited[reservation.request] = text
         reach(Failpoint.DEVICE_ADOPTED)
 
     # --- parts --------------------------------------------------------------------------------------------------------
@@ -227,31 +227,31 @@ class Keeping:
         else:
             self._books.keep(remnant)
         token_ids = text.token_ids if trusted else b""
-        self._left[Left(session, standing, token_ids, remnant, now + self._grace_s, now + WORDS_S)] = None
-        if len(self._left) > MOST_LEFT:
-            self._forget(next(iter(self._left)))
+        self._texts[KeptText(session, standing, token_ids, remnant, now + self._grace_s, now + WORDS_S)] = None
+        if len(self._texts) > MOST_TEXTS:
+            self._forget(next(iter(self._texts)))
 
     def _inherited_by(self, session: str) -> list[Found]:
         """What the session adopted: it may not have lived to note it."""
         mine = [request for request in self._inherited if request.session == session]
         taken = [(request, self._inherited.pop(request)) for request in mine]
-        return [Found(_in_memory_of(request, left.standing), left.token_ids) for request, left in taken]
+        return [Found(_in_memory_of(request, text.standing), text.token_ids) for request, text in taken]
 
-    def _find(self, sessions: Sequence[str], label: bytes) -> Left | None:
+    def _find(self, sessions: Sequence[str], label: bytes) -> KeptText | None:
         for session in sessions:
-            for left in self._left:
-                if left.session == session and left.standing.label == label:
-                    return left
+            for text in self._texts:
+                if text.session == session and text.standing.label == label:
+                    return text
         return None
 
-    def _drop_memory(self, left: Left) -> None:
-        if left.remnant is not None and left.remnant in self._books.kept:  # or it was evicted
-            self._books.drop(left.remnant)
-        left.remnant = None
+    def _drop_memory(self, text: KeptText) -> None:
+        if text.remnant is not None and text.remnant in self._books.kept:  # or it was evicted
+            self._books.drop(text.remnant)
+        text.remnant = None
 
-    def _forget(self, left: Left) -> None:
-        self._drop_memory(left)
-        self._left.pop(left, None)
+    def _forget(self, text: KeptText) -> None:
+        self._drop_memory(text)
+        self._texts.pop(text, None)
 
 
 def _reading(page: int) -> Read:

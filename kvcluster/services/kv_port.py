@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     import torch
 
     from kvcluster.services.asks import Ask, Load, Outcome
-    from kvcluster.services.correspondence import Traffic
+    from kvcluster.services.exchange import Exchange
+    from kvcluster.services.memory_state import MemoryState
     from kvcluster.services.progress_page import ProgressPage
-    from kvcluster.services.sequence import MemoryState, SequenceSpec
-    from kvcluster.wire.socket import Reclaim, Welcome
+    from kvcluster.services.sequence import SequenceSpec
+    from kvcluster.wire.socket import Welcome
 
 
 class KvMemory(Protocol):
@@ -76,16 +77,16 @@ class KvPort(Protocol):
     progress: ProgressPage | None
 
     @property
+    def exchange(self) -> Exchange[Any, Any]:
+        """Its frames and replies: whether the owner is lost, what it demands back, and what was said so far."""
+
+    @property
     def quarantined_bytes(self) -> int:
         """What was given back as "may still be mapped": only this process's end frees it."""
 
     @property
     def welcome(self) -> Welcome:
         """What the owner said of itself, as it is now."""
-
-    @property
-    def is_adrift(self) -> bool:
-        """Whether nothing is answered before `in_touch` says so."""
 
     def in_touch(self) -> bool:
         """Whether asks are answered now, after a renewal where the owner is another one. For a step boundary.
@@ -94,10 +95,6 @@ class KvPort(Protocol):
             SessionEnded: every memory is closed, and another session begins.
             KvClusterError: the owner is lost for good.
         """
-
-    @property
-    def traffic(self) -> Traffic:
-        """Control messages and redemptions so far."""
 
     @property
     def driver_calls(self) -> int:
@@ -114,9 +111,6 @@ class KvPort(Protocol):
 
     def tend(self) -> tuple[Outcome, ...]:
         """Give back what waited for work to end."""
-
-    def pushes(self) -> tuple[Reclaim, ...]:
-        """What the owner demands back."""
 
     def close(self) -> None:
         """End the session."""

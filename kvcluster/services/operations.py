@@ -1,8 +1,8 @@
 """Groups of operations, as messages, done on one device's memory.
 
-Decodes what a group asks, calls the verbs of `services.device_memory` and `services.sharing` in one transaction, and
-encodes what came of it: an answer an operation, or one fault and nothing done. What may stand beside what is checked
-first. Knows nothing of sessions, replies or tickets.
+Decodes what a group asks, calls the verbs of `services.device_memory`, `services.spending` and `services.sharing` in
+one transaction, and encodes what came of it: an answer an operation, or one fault and nothing done. What may stand
+beside what is checked first. Knows nothing of sessions, replies or tickets.
 """
 
 from __future__ import annotations
@@ -94,30 +94,30 @@ class Operations:
     def _spend(
         self, request: RequestId, op: wire.Grant | wire.GiveBack | wire.Commit | wire.Release, work: Work
     ) -> wire.Answer:
-        memory = self._memory
+        memory, spending = self._memory, self._memory.spending
         match op:
             case wire.Grant():
-                memory.grant(GrantId(request, op.grant), op.size_bytes, work, tokens=op.tokens)
+                spending.grant(GrantId(request, op.grant), op.size_bytes, work, tokens=op.tokens)
                 return wire.Granted(expires_s=memory.books.governor.grant_s)
             case wire.GiveBack():
-                memory.give_back(GrantId(request, op.grant))
+                spending.give_back(GrantId(request, op.grant))
                 return wire.Returned()
             case wire.Commit():
-                runs = memory.commit(GrantId(request, op.grant), op.tokens, work, snapshot=op.snapshot)
+                runs = spending.commit(GrantId(request, op.grant), op.tokens, work, snapshot=op.snapshot)
                 return wire.Committed(runs=wire_runs(runs))
             case wire.Release():
                 unmapped = op.outcome == "clean"
                 return wire.Released(size_bytes=memory.release(request, window_runs(op.runs), work, unmapped=unmapped))
 
     def _find(self, request: RequestId, op: wire.Find, work: Work) -> wire.Answer:
-        found = self._memory.finder.find(self._memory.reservation(request), op.token_ids, work)
+        found = self._memory.finder.find(self._memory.requests.find(request), op.token_ids, work)
         if found.joining is None:
             return wire.Found(known=found.known)
         prefix, part, tokens = found.joining.prefix, found.joining.part, found.joining.tokens
         return wire.Found(known=found.known, prefix=prefix.number, tokens=tokens, runs=wire_runs(part.runs))
 
     def _adopt(self, request: RequestId, op: wire.Adopt, work: Work) -> wire.Adopted:
-        found = self._memory.keeping.adopt(self._memory.reservation(request), op.sessions, op.label, work)
+        found = self._memory.keeping.adopt(self._memory.requests.find(request), op.sessions, op.label, work)
         return wire.Adopted(
             what=found.what,
             tokens=found.tokens,
@@ -133,7 +133,7 @@ class Operations:
     def _share(
         self, request: RequestId, op: wire.Publish | wire.Seal | wire.Join | wire.Leave, work: Work
     ) -> wire.Answer:
-        reservation, sharing = self._memory.reservation(request), self._memory.sharing
+        reservation, sharing = self._memory.requests.find(request), self._memory.sharing
         match op:
             case wire.Publish():
                 prefix = sharing.publish(reservation, op.tokens, work)

@@ -115,13 +115,11 @@ class PendingAsks:
         )
 
     def _absorb(self, sent: SentTo) -> None:
-        try:
-            reply = self._port.exchange.receive(sent)
-        except DeviceUnreachable as loss:
-            if not self._port.exchange.can_be_found:
-                raise
-            return self._not_executed(loss)
-        return self._absorb_reply(sent, reply)
+        reply = self._port.exchange.hear(sent)
+        if isinstance(reply, DeviceUnreachable):
+            self._not_executed(reply)
+        else:
+            self._absorb_reply(sent, reply)
 
     def _not_executed(self, loss: DeviceUnreachable) -> None:
         """The device died, and with it all that it did for these: nothing of it was mapped here."""
@@ -183,14 +181,14 @@ class PendingAsks:
 
     def _map(self, sent: SentTo, pieces: Sequence[tuple[int, Piece]]) -> None:
         try:
-            handles = self._port.transport.redeem(sent[1].seq if sent[1] else 0)
+            handles = self._port.exchange.line.redeem(sent[1].seq if sent[1] else 0)
         except KvClusterError as refusal:
             failure = self._port.exchange.not_served(refusal)
             for place, piece in pieces:
                 if not isinstance(piece, PlannedWindows):
                     self._fail(place, piece, failure)
             return
-        self._port.traffic.redemptions += 1
+        self._port.exchange.traffic.redemptions += 1
         reach(Failpoint.CLIENT_REDEEMED)
         failed: dict[int, KvClusterError] = {}
         supply = Supply(handles)
@@ -205,7 +203,7 @@ class PendingAsks:
             except KvClusterError as failure:
                 failed[place] = failure
                 self._fail(place, piece, failure)
-        self._port.transport.settled(handles)
+        self._port.exchange.line.settled(handles)
         if self._adoptions:
             reach(Failpoint.CLIENT_ADOPTED)
         if any(isinstance(piece, JoinedWindows) for _, piece in pieces):

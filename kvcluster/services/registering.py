@@ -69,6 +69,12 @@ class Registering:
         self._foreign.registered(session)
         self._books.fit_pool()
 
+    def settle(self) -> None:
+        """What is free pays first what is owed for memory of earlier incarnations."""
+        if self._foreign.owes:
+            self._foreign.settle()
+            self._books.fit_pool()
+
     def release(self, reservation: Reservation, runs: Sequence[WindowRun], work: Work, *, unmapped: bool) -> int:
         """Foreign windows are given back; returns their bytes. Those that may still be mapped stay charged."""
         reservation.drop_foreign(runs)

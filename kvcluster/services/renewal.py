@@ -1,7 +1,7 @@
-"""A client's memory when its device is another one: told to the next incarnation, or given up with its session.
+"""What a restarted device is told of a client: every open request, with what is mapped for it, and the last word.
 
-After a restart everything that is mapped here stays, and the device is told of it before it is asked for anything. A
-session that the device has ended has no memory: all of it is unmapped, and the device is told that.
+In frames of so many requests and runs, each answered before the next. When this is said, and what is not said because
+it was given up, is in `services.recovery`; what the device makes of it in `services.registering`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.services.encoding import register_operations
-from kvcluster.services.sequence import MemoryState, SequenceMemory
+from kvcluster.services.memory_state import MemoryState
+from kvcluster.services.sequence import SequenceMemory
 from kvcluster.wire import messages as wire
 from kvcluster.wire.faults import error_of
 

@@ -16,11 +16,12 @@ from kvcluster.ids import RequestId
 from kvcluster.index.token_chain import packed
 from kvcluster.mapping.address_range import AddressRange
 from kvcluster.services.holdings import Holdings
+from kvcluster.services.memory_state import MEMORY_MOVES, MemoryState
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.sequence_spec import Grant as Grant
 from kvcluster.services.sequence_spec import SequenceSpec as SequenceSpec
 from kvcluster.services.told import Told
-from kvcluster.states import State, moved
+from kvcluster.states import moved
 
 if TYPE_CHECKING:
     import torch
@@ -28,19 +29,6 @@ if TYPE_CHECKING:
     from kvcluster.services.asks import Ask
     from kvcluster.services.port import DevicePort
     from kvcluster.tensors.views import KvViews
-
-
-class MemoryState(State):
-    NEW = "new"  # an address in this process; the device has not heard of it
-    OPEN = "open"
-    CLOSED = "closed"
-
-
-MEMORY_MOVES: dict[MemoryState, frozenset[MemoryState]] = {
-    MemoryState.NEW: frozenset({MemoryState.OPEN, MemoryState.CLOSED}),
-    MemoryState.OPEN: frozenset({MemoryState.CLOSED}),
-    MemoryState.CLOSED: frozenset(),
-}
 
 
 class SequenceMemory:
@@ -111,12 +99,12 @@ class SequenceMemory:
     @property
     def windows(self) -> tuple[int, ...]:
         """Usable windows of each fragment, a group at a time: committed and shared ones."""
-        return self.holdings.windows
+        return self.holdings.usable.windows
 
     @property
     def sealed(self) -> tuple[int, ...]:
         """How many of each fragment's `windows`, from the first on, can be read and never written."""
-        return self.holdings.sealed
+        return self.holdings.usable.sealed
 
     def bytes_to_reach(self, tokens: int) -> int:
         """What a grant must hold so that a commit of `tokens` tokens can be paid."""
@@ -132,7 +120,7 @@ class SequenceMemory:
             NeverFits: the whole reservation is larger than the device. Nothing changed.
             DriverError: a graph is being captured. Nothing changed.
         """
-        return self._port.grant(self, tokens)
+        return self._port.verbs.grant(self, tokens)
 
     @operation
     def give_back(self, grant: Grant) -> None:
@@ -142,7 +130,7 @@ class SequenceMemory:
             GrantRefused: it is not held. Nothing changed.
             DriverError: a graph is being captured. Nothing changed.
         """
-        self._port.give_back(self, grant)
+        self._port.verbs.give_back(self, grant)
 
     @operation
     def commit(self, tokens: int, grant: Grant) -> None:
@@ -163,7 +151,7 @@ class SequenceMemory:
 
         Source: "Virtual Memory for KV Cache", case one.
         """
-        self._port.commit(self, tokens, grant)
+        self._port.verbs.commit(self, tokens, grant)
 
     @operation
     def publish(self, tokens: int, *, written: int | None = None) -> Prefix:
@@ -186,7 +174,7 @@ class SequenceMemory:
                 and as nobody else knew of it, it is gone with what it held. `tokens` is 0 until a release, and all must
                 be computed again. Before the seal (a captured graph, a failed snapshot): nothing changed.
         """
-        return self._port.publish(self, tokens, written=tokens if written is None else written)
+        return self._port.verbs.publish(self, tokens, written=tokens if written is None else written)
 
     @operation
     def join(self, prefix: Prefix, tokens: int) -> int:
@@ -203,7 +191,7 @@ class SequenceMemory:
             Quarantined: and an undo failed: it stays mapped, and the prefix's until this process is gone. The memory
                 takes no more commits.
         """
-        return self._port.join(self, prefix, tokens)
+        return self._port.verbs.join(self, prefix, tokens)
 
     @operation
     def find(self, token_ids: Sequence[int], tokens: int) -> int:
@@ -213,7 +201,7 @@ class SequenceMemory:
         wrote it. Where nothing is known it is a grant and a commit. Raises as these, and as `join`, but that nothing
         known is no error: `joined_tokens` is 0.
         """
-        return self._port.find(self, token_ids, tokens)
+        return self._port.verbs.find(self, token_ids, tokens)
 
     def publication(self, tokens: int, *, written: int) -> tuple[Ask, ...]:
         """The asks, a frame each, that share the first `tokens` tokens; none where that adds nothing."""
@@ -229,7 +217,7 @@ class SequenceMemory:
             Quarantined: windows could not be unmapped: the prefix keeps them until this process is gone.
             DriverError: a graph is being captured. Nothing changed.
         """
-        self._port.leave(self)
+        self._port.verbs.leave(self)
 
     @operation
     def release(self, *, after: Fence | None = None) -> None:
@@ -242,7 +230,7 @@ class SequenceMemory:
             Quarantined: some windows could not be unmapped. They stay charged until this process is gone.
             DriverError: a graph is being captured. Nothing changed.
         """
-        self._port.release(self, after=after)
+        self._port.verbs.release(self, after=after)
 
     @operation
     def close(self, *, retain_tokens: int = 0, token_ids: Sequence[int] = ()) -> Prefix | None:
@@ -262,7 +250,7 @@ class SequenceMemory:
             DriverError: the address could not be freed; nothing is mapped in it. Or a graph is being captured, and
                 nothing changed.
         """
-        return self._port.close_memory(self, retain_tokens=retain_tokens, token_ids=packed(token_ids))
+        return self._port.verbs.close(self, retain_tokens=retain_tokens, token_ids=packed(token_ids))
 
     def views(self, dtype: torch.dtype) -> KvViews:
         """K and V of every layer over the committed tokens, in place; see `tensors.views.kv_views`."""

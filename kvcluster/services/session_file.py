@@ -86,9 +86,16 @@ class SessionFile:
         self._rows: dict[str, int] = {}
         self._table.begin(epoch_from=time.time_ns() // 1_000)
         self.epoch, self.incarnation = self._table.epoch, self._table.incarnation
-        self.survivors = tuple(self._left())
+        self.survivors: tuple[Survivor, ...] = tuple(self._left())
         taken = set(self._rows.values())
         self._vacant = [row for row in reversed(range(MOST_ROWS)) if row not in taken]
+
+    def forget_survivors(self) -> None:
+        """What clients of earlier incarnations have mapped is no memory of this one. Before anybody serves them."""
+        for survivor in self.survivors:
+            os.close(survivor.pidfd)
+            self.strike(survivor.session)
+        self.survivors = ()
 
     def enter(self, session: str, pid: int) -> None:
         """As `SessionLog`. One that survived goes on with its row."""
@@ -119,8 +126,11 @@ class SessionFile:
         self._table.listens_at(os.fsencode(address))
 
     def close(self) -> None:
-        """Give the lock up; the file goes, unless somebody is left in it. Nothing is noted from now on."""
-        if not self._rows:
+        """Give the lock up; the file goes, unless a process that lives is left in it. Nothing is noted from now on.
+
+        It goes while the lock is held: whoever waits for the lock sees that his file is no longer the one at the path.
+        """
+        if not any(started_at(row.pid) == row.started for _, row in self._table.rows()):
             with suppress(FileNotFoundError):
                 self.path.unlink()
         self._rows.clear()

@@ -1,11 +1,12 @@
-"""Shared prefixes as verbs: publish, seal, join, leave; and what an ended request leaves for others.
+"""Shared prefixes as verbs: publish, seal, join, leave.
 
     publish   a plan: which windows will be the prefix's. They are still the publisher's, who unmaps them
     seal      nobody can write them any more; from now on they are the prefix's, and its publisher uses it
     join      another request maps the same handles, for reading; it pays nothing
     leave     one user less; memory goes when nobody uses it, unless it is kept until somebody needs the room
 
-A driver call that fails in a seal is told in the result, because something has changed by then: see `Sealing`.
+A driver call that fails in a seal is told in the result, because something has changed by then: see `Sealing`. What an
+ended request leaves for others is in `services.retaining`.
 Called under the device service's lock, for a reservation that its caller has looked up.
 """
 
@@ -22,7 +23,7 @@ from kvcluster.memory.handle import Handle
 from kvcluster.memory.reservation import Reservation, ReservationState, Use
 from kvcluster.memory.shared_prefix import Extent, Part, PrefixState, SharedPrefix, no_such_prefix
 from kvcluster.services.books import Books
-from kvcluster.services.joinable import check_shareable, joinable, lies_inside, shared_groups, tokens_of
+from kvcluster.services.joinable import check_shareable, joinable, lies_inside, shared_groups
 from kvcluster.services.listing import end_claim, list_prefix, listed_alike
 from kvcluster.services.queue import Queue
 from kvcluster.services.work import Work
@@ -42,14 +43,6 @@ class Joining:
 
     prefix: SharedPrefix
     part: Part
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Remains:
-    """What an ended request leaves for others: a prefix that begins with its first `tokens` tokens."""
-
-    prefix: SharedPrefix
     tokens: int
 
 
@@ -78,7 +71,7 @@ class Sharing:
         extent = self._extent(reservation, tokens)
         self._check_new(reservation, extent)
         parent = reservation.uses[-1].prefix if reservation.uses else None
-        prefix = self._plan(reservation, extent, parent)
+        prefix = self.plan(reservation, extent, parent)
         reservation.writing = prefix
         work.txn.doing("prefix planned", 0, undo=lambda _: self.give_up(reservation))
         work.naming(prefix.runs)
@@ -162,52 +155,30 @@ class Sharing:
         """The prefix that the request was about to seal is not to be."""
         prefix, reservation.writing = reservation.writing, None
         if prefix is not None:
-            self._forget(prefix)
+            self.forget(prefix)
 
-    def retain(self, reservation: Reservation, work: Work) -> SharedPrefix | None:
-        """Plan what of a request that ends now stays for others; None where nothing of it would help anybody.
-
-        Whole handles of the windows that it holds, on top of the prefixes that it left in this very group.
-        """
-        shape = reservation.range_map.shape
-        if shape.has_rings:  # what a ring held before is gone, and no snapshot was made
-            return None
-        limit = shape.shared_windows(work.retain_tokens)
-        kept = next((use for use in work.left if lies_inside(use, limit)), None)
-        base = kept.windows if kept else (0,) * len(limit)
-        windows = reservation.own.contiguous(base, limit)
-        if windows == base or not shape.reusable_tokens(windows, work.retain_tokens):
-            return None
-        extent = Extent(work.retain_tokens, windows, base)
-        if listed_alike(self._books, reservation, extent) is not None:
-            return None
-        prefix = self._plan(reservation, extent, kept.prefix if kept else None)
-        work.txn.doing("prefix retained", 0, undo=lambda _: self._forget(prefix))
-        return prefix
-
-    def remains(self, planned: SharedPrefix | None, work: Work) -> Remains | None:
-        """The newest prefix that stays: the one that `retain` planned, or one that the request left in this group."""
-        if planned is not None:
-            return Remains(planned, planned.extent.tokens)
-        for use in work.left:
-            if lies_inside(use, use.prefix.shape.shared_windows(work.retain_tokens)):
-                return Remains(use.prefix, tokens_of(use))
-        return None
-
-    def keep(self, reservation: Reservation, prefix: SharedPrefix) -> None:
-        """The planned prefix is what the request, which ends now, leaves."""
-        self._books.hand_to_prefix(reservation, prefix)
-        list_prefix(self._books, reservation, prefix)
-        prefix.is_kept = True
-        self._books.booked(self._prefixes.settle(prefix))
-
-    def haunt(self, reservation: Reservation) -> None:
+    def pin(self, reservation: Reservation) -> None:
         """The request ends without leaving its prefixes: its process may have them mapped until it is gone."""
         self.give_up(reservation)
         while reservation.uses:
             prefix = reservation.part().prefix
-            self._books.booked(self._prefixes.haunt(prefix, reservation.request.session))
+            self._books.booked(self._prefixes.pin(prefix, reservation.request.session))
             self._books.booked(self._prefixes.part(prefix, reservation.request))
+
+    # --- plans ----------------------------------------------------------------------------------------------------
+
+    def plan(self, reservation: Reservation, extent: Extent, parent: SharedPrefix | None) -> SharedPrefix:
+        """A prefix that is the request's until it is sealed, or kept; on top of `parent`."""
+        prefix = self._prefixes.plan(reservation.tenant, reservation.range_map.shape, extent, parent)
+        prefix.owner = reservation.request
+        if parent is not None:
+            self._books.booked(self._prefixes.settle(parent))
+        return prefix
+
+    def forget(self, prefix: SharedPrefix) -> None:
+        """A plan that is not carried out."""
+        self._books.strike(prefix)
+        self._books.drain_finished(prefix.parent)
 
     # --- steps of the verbs ---------------------------------------------------------------------------------------
 
@@ -233,22 +204,10 @@ class Sharing:
             )
         return Extent(tokens, windows, base)
 
-    def _plan(self, reservation: Reservation, extent: Extent, parent: SharedPrefix | None) -> SharedPrefix:
-        prefix = self._prefixes.plan(reservation.tenant, reservation.range_map.shape, extent, parent)
-        prefix.owner = reservation.request
-        if parent is not None:
-            self._books.booked(self._prefixes.settle(parent))
-        return prefix
-
     def _check_new(self, reservation: Reservation, extent: Extent) -> None:
         if (number := listed_alike(self._books, reservation, extent)) is not None:
             reason = f"prefix {number} has the same {extent.tokens} tokens: join that"
             raise NotShareable(kind=Refusal.ALREADY_SHARED, reason=reason)
-
-    def _forget(self, prefix: SharedPrefix) -> None:
-        """A plan that is not carried out."""
-        self._books.strike(prefix)
-        self._books.drain_finished(prefix.parent)
 
     def _seal(self, handles: Sequence[Handle]) -> None:
         for handle in handles:
@@ -292,7 +251,7 @@ class Sharing:
         if unmapped:
             self._queue.pressure.eased(request.session)
         else:
-            self._books.booked(self._prefixes.haunt(prefix, request.session))
+            self._books.booked(self._prefixes.pin(prefix, request.session))
             reservation.quarantine()
         if work.retain_tokens and lies_inside(use, prefix.shape.shared_windows(work.retain_tokens)):
             prefix.is_kept = True

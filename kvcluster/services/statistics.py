@@ -42,13 +42,16 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class PrefixStatistics:
-    """A shared prefix: its tokens, the bytes that are its own (not its parent's), and how many use it now."""
+    """A shared prefix: its tokens, the bytes that are its own (not its parent's), and how many use it now.
+
+    `pins` are sessions that use it no longer, and whose process may still have it mapped.
+    """
 
     tokens: int
     size_bytes: int
     state: str
     users: int
-    ghosts: int
+    pins: int
 
 
 @dataclass(frozen=True, slots=True)

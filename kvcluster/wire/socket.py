@@ -35,7 +35,6 @@ class Welcome(Message):
     capacity_bytes: Positive
     lease_s: float
     heartbeat_s: float
-    grace_s: float = 0.0  # for how long what a dead process had is kept for its successor
     block_tokens: Count = 0  # of host pages; 0 for a device
     blocks: Count = 0
 
@@ -104,7 +103,7 @@ class Forget(Message):
 
 
 class Fenced(Message):
-    """Pushed by the device: `session` is over for it, though its process lives, and why, as a sentence.
+    """Pushed by the device: `session` is over for it, though its process lives: its lease has ended.
 
     Its frames and redemptions are refused (SessionEnded). What it has mapped is nobody's until it says surrender, or
     its process ends.
@@ -112,7 +111,6 @@ class Fenced(Message):
 
     verb: Literal["fenced"] = "fenced"
     session: Name
-    reason: str
 
 
 Push = Reclaim | Forget | Fenced

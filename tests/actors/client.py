@@ -74,4 +74,4 @@ class Client:
 
     def hang_up(self) -> None:
         """End the session's connection, and live on with everything mapped."""
-        self._port.transport.close()
+        self._port.exchange.line.close()

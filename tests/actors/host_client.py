@@ -69,7 +69,7 @@ class HostClient:
             "grant": wire.Grant(request=key, grant=1, size_bytes=port.welcome.granule_bytes, tokens=64),
             "find": wire.Find(request=key, token_ids=packed(IDS)),
         }
-        letters = Correspondence(port.session, port.welcome.epoch, port.traffic)
+        letters = Correspondence(port.session, port.welcome.epoch, port.exchange.traffic)
         reply = letters.receive(letters.send([opened, ops[what]], port.exchange.line))
         return " ".join(answer.verb for result in reply.results for answer in result.answers)
 

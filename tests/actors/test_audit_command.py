@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import ray
 
 from actors.audits import audit_devices, device_actors
@@ -118,14 +117,13 @@ def test_books_that_do_not_sum_are_one_sentence_and_exit_code_1(world: World) ->
     assert has_ended(broken.address.pid, TIMEOUT_S)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
-def test_no_cluster_is_one_sentence_and_exit_code_2(node_id: str, address: str) -> None:
-    done = run(address=address)
+def test_no_cluster_is_one_sentence_and_exit_code_2(node_id: str) -> None:
+    done = run(address="nonsense")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"kvcluster: no Ray cluster answers at '{address}': start it, or unset RAY_ADDRESS\n"
+    assert done.stderr == "kvcluster: no Ray cluster answers at 'nonsense': start it, or unset RAY_ADDRESS\n"
 
 
 def test_the_option_wins_over_the_environment(node_id: str) -> None:
     done = run("--ray-address", "127.0.0.1:1")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no Ray cluster answers at '127.0.0.1:1'" in done.stderr
+    assert done.stderr == "kvcluster: no Ray cluster answers at '127.0.0.1:1': start it, or unset RAY_ADDRESS\n"

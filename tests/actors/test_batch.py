@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import ray
 
 from actors.cluster import open_cluster
 from actors.devices import find_device
+from actors.records import read_log
 from actors.workers import RayWorkers
 from kvcluster.config import Settings
 from kvcluster.failpoints import Failpoint
@@ -24,25 +23,6 @@ from tests.batch.stand_in import line, results, write_input
 
 ROUNDS = 4
 LINES = ROUNDS * len(PROMPTS)
-
-
-@pytest.fixture(scope="module")
-def pair(node_id: str, folder: Path) -> Iterator[tuple[RayWorkers, Settings]]:
-    """Two devices with one worker each, for all tests of this module."""
-    world = World(node_id, itertools.count(1_000))
-    settings = world.settings(model=str(folder), devices=2, max_restarts=100)
-    with open_cluster(settings) as cluster:
-        yield cluster, settings
-    world.close()
-
-
-@pytest.fixture
-def cluster(pair: tuple[RayWorkers, Settings]) -> RayWorkers:
-    """All workers are there, whatever the test before did to them."""
-    workers, _ = pair
-    while not all(seat.pid for seat in workers.seats):
-        workers.wait(1.0)
-    return workers
 
 
 def answered(
@@ -63,6 +43,11 @@ def answered(
     found = results(out)
     assert sorted(found) == list(range(1, lines + 1))
     return [found[number]["response"]["body"]["choices"][0]["text"] for number in sorted(found)]
+
+
+def causes_of(pid: int) -> list[str]:
+    """Of what the process died, as the log has it."""
+    return [death.cause for death in read_log().deaths if death.who.pid == pid and death.cause]
 
 
 def at_the_third_result(act: Callable[[], None]) -> Callable[[Progress], None]:
@@ -88,11 +73,12 @@ def test_a_worker_killed_in_the_job_comes_back_and_computes_no_token_a_second_ti
     cluster: RayWorkers, tmp_path: Path, wanted: list[str]
 ) -> None:
     victim = cluster.seats[0]
-    restarts, before = victim.restarts, victim.figures
+    pid, restarts, before = victim.pid, victim.restarts, victim.figures
     ray.get(victim.actor.arm.remote(f"{Failpoint.STEP_NOTED}=kill@3"))
     texts = answered(cluster, tmp_path)
     assert texts == ROUNDS * wanted
     assert victim.restarts == restarts + 1
+    assert "it was killed by SIGKILL" in eventually(lambda: causes_of(pid), "its death is told with the signal")
     eventually(lambda: cluster.wait(1.0) or victim.pid, "it is back")
     assert cluster.device_reports()[0].control_messages > before.control_messages
     assert victim.figures.recomputed_tokens == before.recomputed_tokens
@@ -116,21 +102,22 @@ def test_a_device_killed_in_the_job_comes_back_and_its_worker_goes_on_with_what_
 
 
 def test_a_later_job_at_the_same_device_reports_its_own_figures_only(
-    world: World, folder: Path, tmp_path: Path
+    cluster: RayWorkers, pair: tuple[RayWorkers, Settings], world: World, tmp_path: Path
 ) -> None:
-    settings = world.settings(model=str(folder))
-    reports = []
-    for rounds in (2, 1):
-        with open_cluster(settings) as cluster:
-            answered(cluster, tmp_path, rounds=rounds)
-            reports += cluster.device_reports()
-        (tmp_path / "out.jsonl").unlink()
-    first, second = reports
-    assert (first.requests, second.requests) == (2 * len(PROMPTS), len(PROMPTS))
+    _, settings = pair
+    answered(cluster, tmp_path)
+    first, _ = cluster.device_reports()
+    (tmp_path / "out.jsonl").unlink()
+    [name, _] = settings.device_names
+    with open_cluster(settings.model_copy(update={"devices": name})) as later:
+        answered(later, tmp_path, rounds=1)
+        [second] = later.device_reports()
+    assert first.requests > second.requests == len(PROMPTS)
     assert 0 < second.driver_calls < first.driver_calls
     assert 0 < second.control_messages < first.control_messages
     assert second.peak_live_bytes <= second.peak_committed_bytes <= first.peak_committed_bytes
-    assert audit(world.device(settings)).peak_committed_bytes == first.peak_committed_bytes
+    device = find_device(name, world.node_id, settings)
+    assert audit(device).peak_committed_bytes == first.peak_committed_bytes
 
 
 def test_two_workers_on_a_device_too_small_for_both_finish_with_exact_texts(

@@ -1,4 +1,7 @@
-"""`kvcluster run-batch` as a process on a real Ray: joined or its own, stopped by Ctrl-C, refused; what it leaves."""
+"""`kvcluster run-batch` as a process on a real Ray of its own, stopped by Ctrl-C, refused; what it leaves.
+
+One that joins a running cluster is in `test_several_nodes`.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,9 @@ from uuid import uuid4
 
 import psutil
 import pytest
-import ray
 
-from actors.devices import living_device
 from kvcluster.services.batch.opening import open_results
-from kvcluster.services.left_files import left_files
+from kvcluster.services.orphaned_files import orphaned_files
 from tests.actors.answers import LENGTHS, PROMPTS
 from tests.actors.world import TIMEOUT_S, World, eventually
 from tests.batch.stand_in import line, results, write_input
@@ -134,30 +135,13 @@ def test_ctrl_c_stops_within_five_seconds_keeps_results_and_leaves_nothing(
     assert (code, shown) == (130, "")
     assert errors[-1].startswith("kvcluster: stopped; finished results are kept")
     files = sorted(job.run_folder.glob("kvcluster/*"))
-    assert [left.path for left in left_files(job.run_folder / "kvcluster") if not left.clients] == files
+    assert [file.path for file in orphaned_files(job.run_folder / "kvcluster") if not file.clients] == files
     kept = results(job.out)
     assert 0 < len(kept) < 12_000
     for number, result in kept.items():
         assert result["response"]["body"]["choices"][0]["text"] == wanted[(number - 1) % len(wanted)]
     with open_results(job.out) as output:
         assert sorted(output.earlier) == sorted(kept)
-
-
-def test_a_running_cluster_is_joined_and_only_the_sessions_end(command: Make, node_id: str, wanted: list[str]) -> None:
-    job = command()
-    code, shown, errors = finished(job.start(RAY_ADDRESS=ray.get_runtime_context().gcs_address))
-    assert code == 0, errors
-    assert shown.splitlines()[1].split()[:2] == [job.device, "6"]
-    kept = results(job.out)
-    assert [kept[number]["response"]["body"]["choices"][0]["text"] for number in sorted(kept)] == wanted
-    device = living_device(job.device, node_id)
-    assert device is not None
-
-    def is_empty() -> bool:
-        figures = ray.get(device.audit.remote(), timeout=TIMEOUT_S)
-        return not figures.sessions and figures.free_bytes + figures.retained_bytes == figures.capacity_bytes
-
-    eventually(is_empty, "the job's sessions are gone and their bytes are free")
 
 
 @pytest.mark.parametrize(

@@ -13,20 +13,13 @@ def left_by(pid: int) -> list[Finding]:
     return [found for found in judge(tuple(processes())) if f"process {pid} " in found.sentence]
 
 
-def test_a_living_device_and_its_client_are_no_leftovers(world: World) -> None:
+def test_a_device_and_its_client_are_no_leftovers_until_the_device_is_killed_under_it(world: World) -> None:
     device = world.device(world.settings())
     client = world.client(device)
     pid, _ = ray.get(client.session.remote(), timeout=TIMEOUT_S)
     ray.get(client.commit.remote(9), timeout=TIMEOUT_S)
     assert {device.address.pid, pid} <= {seen.pid for seen in processes()}
     assert left_by(device.address.pid) == left_by(pid) == []
-
-
-def test_what_a_client_holds_of_a_device_that_was_killed_is_a_leftover(world: World) -> None:
-    device = world.device(world.settings())
-    client = world.client(device)
-    pid, _ = ray.get(client.session.remote(), timeout=TIMEOUT_S)
-    ray.get(client.commit.remote(9), timeout=TIMEOUT_S)
     kill_and_wait(device.address.pid)
     [found] = left_by(pid)
     assert "holds 36.0 KiB of memory whose device is gone" in found.sentence

@@ -13,7 +13,8 @@ import pytest
 import ray
 
 from actors.cluster import open_cluster
-from actors.workers import RayWorkers, WorkerFailed
+from actors.starting import WorkerFailed
+from actors.workers import RayWorkers
 from kvcluster.services.completion import Completion
 from kvcluster.services.workers import Finished, WorkerLost, WorkerReady
 from tests.actors.answers import requests
@@ -85,10 +86,9 @@ def test_workers_that_find_no_free_cpu_are_refused_with_the_remedy(
 ) -> None:
     settings = world.settings(model=str(folder))
     device = world.device(settings)
-    for _ in range(int(ray.available_resources().get("CPU", 0))):
-        world.started(Client, device.actor, device.address, num_cpus=1)
+    world.started(Client, device.actor, device.address, num_cpus=int(ray.available_resources()["CPU"]))
     eventually(lambda: ray.available_resources().get("CPU", 0) < 1, "every CPU is taken")
-    monkeypatch.setattr("actors.workers.PLACE_TIMEOUT_S", 2.0)
+    monkeypatch.setattr("actors.starting.PLACE_TIMEOUT_S", 2.0)
     sentence = "worker 0 did not start: no CPU of this node was free for it within 2 s: wait for the other jobs on"
     with pytest.raises(WorkerFailed, match=sentence), open_cluster(settings):
         raise AssertionError("it opened")

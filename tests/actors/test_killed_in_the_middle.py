@@ -1,11 +1,14 @@
 """A request actor is killed with SIGKILL anywhere in a commit, and the other one notices nothing.
 
 Each test proves that its point was reached: the armed process makes a file there and waits until the file is gone.
-After that it is killed, still at that point. The device is small, so that the survivor needs what the victim had.
+After that it is killed, still at that point. The device is small, so that the survivor needs what the victim had; it
+is the same for all tests, and each finds it with nobody at it, and whole.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,20 @@ import ray
 from actors.devices import Device
 from actors.request import RequestActor
 from actors.spec import WorkerSpec
+from kvcluster.config import Settings
 from kvcluster.failpoints import Failpoint
 from tests.actors.answers import requests
-from tests.actors.world import CAPACITY, GRANULE, TIMEOUT_S, World, audit, eventually, has_ended, kill_and_wait
+from tests.actors.world import (
+    CAPACITY,
+    GRANULE,
+    TIMEOUT_S,
+    World,
+    audit,
+    eventually,
+    has_ended,
+    is_whole,
+    kill_and_wait,
+)
 
 CLIENT_POINTS = [point for point in Failpoint if point.startswith(("client.commit", "client.release"))]
 DEVICE_POINTS = [point for point in Failpoint if point.startswith(("device.commit", "device.frame", "device.release"))]
@@ -32,6 +46,28 @@ def here(tmp_path: Path) -> Path:
 
 def told(reference: Any) -> Any:
     return ray.get(reference, timeout=TIMEOUT_S)
+
+
+@pytest.fixture(scope="module")
+def settings(node_id: str, folder: Path) -> Iterator[Settings]:
+    """Those of the one device, which is there as long."""
+    world = World(node_id, itertools.count(4_000))
+    yield world.settings(model=str(folder))
+    world.close()
+
+
+@pytest.fixture
+def device(world: World, settings: Settings) -> Iterator[Device]:
+    device = world.device(settings)
+    yield device
+    told(device.actor.arm.remote(""))
+    eventually(lambda: is_whole(device.actor), "nobody is at the device, and nothing is charged to anybody")
+
+
+def unclaimed_bytes(device: Device) -> int:
+    """What is nobody's: free, or only kept in case that somebody finds it."""
+    figures = audit(device)
+    return figures.free_bytes + figures.retained_bytes
 
 
 class Survivors:
@@ -51,7 +87,6 @@ class Survivors:
         figures = eventually(self._all_free, "every byte is free and the victim's session is gone")
         assert set(figures.sessions) == {self._session}
         assert figures.open_requests == 0
-        told(self._actor.leave.remote())
 
     def _all_free(self) -> Any:
         figures = audit(self._device)
@@ -60,19 +95,23 @@ class Survivors:
         )
 
 
+@pytest.fixture
+def other(device: Device, survivor: Any, wanted: list[str]) -> Iterator[Survivors]:
+    yield Survivors(survivor, device, wanted)
+    told(survivor.leave.remote())
+
+
 @pytest.mark.parametrize("point", CLIENT_POINTS)
 def test_a_client_killed_at_any_of_its_points_leaves_no_byte_and_the_other_finishes(
-    world: World, here: Path, survivor: Any, wanted: list[str], point: Failpoint
+    world: World, device: Device, other: Survivors, here: Path, point: Failpoint
 ) -> None:
-    device = world.device(world.settings())
-    other = Survivors(survivor, device, wanted)
     victim = world.client(device, failpoints=f"{point}=hang:{here};{point}=kill")
     pid, session = told(victim.session.remote())
     victim.commit.remote(VICTIM_GRANULES)
     victim.release.remote()
     eventually(here.exists, f"{point} is reached")
     assert audit(device).sessions[session] == "live"
-    assert audit(device).free_bytes == CAPACITY - GRANULE * charged_at(point)
+    assert unclaimed_bytes(device) == CAPACITY - GRANULE * charged_at(point)
     other.begin()
     here.unlink()
     assert has_ended(pid, TIMEOUT_S)
@@ -86,12 +125,11 @@ def charged_at(point: Failpoint) -> int:
 
 @pytest.mark.parametrize("point", DEVICE_POINTS)
 def test_a_client_killed_while_the_device_is_at_any_of_its_points_leaves_no_byte_and_the_other_finishes(
-    world: World, here: Path, survivor: Any, wanted: list[str], point: Failpoint
+    world: World, device: Device, other: Survivors, here: Path, point: Failpoint
 ) -> None:
-    device = world.device(world.settings(), failpoints=f"{point}=hang:{here}")
-    other = Survivors(survivor, device, wanted)
     victim = world.client(device)
     pid, _ = told(victim.session.remote())
+    told(device.actor.arm.remote(f"{point}=hang:{here}"))
     victim.commit.remote(VICTIM_GRANULES)
     victim.release.remote()
     eventually(here.exists, f"{point} is reached")
@@ -101,13 +139,11 @@ def test_a_client_killed_while_the_device_is_at_any_of_its_points_leaves_no_byte
     other.finishes_undisturbed()
 
 
-@pytest.mark.parametrize("point", [Failpoint.CLIENT_MAPPED, Failpoint.CLIENT_UNMAPPED])  # a model is loaded for each
 def test_a_whole_request_actor_killed_in_the_middle_leaves_no_byte_and_the_other_finishes(
-    world: World, here: Path, folder: Path, survivor: Any, wanted: list[str], point: Failpoint
+    world: World, settings: Settings, device: Device, other: Survivors, here: Path, folder: Path
 ) -> None:
-    settings = world.settings(model=str(folder))
-    device = world.device(settings)
-    other = Survivors(survivor, device, wanted)
+    """In a release; one killed in a commit is a case of `tests/chaos/test_slice.py`, and a model is loaded for each."""
+    point = Failpoint.CLIENT_UNMAPPED
     spec = WorkerSpec(str(folder), settings, device.name, world.node_id)
     victim = world.started(RequestActor, spec, failpoints=f"{point}=hang:{here};{point}=kill", max_concurrency=4)
     pid = told(victim.open.remote()).pid
@@ -119,9 +155,9 @@ def test_a_whole_request_actor_killed_in_the_middle_leaves_no_byte_and_the_other
     other.finishes_undisturbed()
 
 
-def test_a_client_that_is_armed_beyond_its_last_passage_lives(world: World, here: Path) -> None:
-    device = world.device(world.settings())
+def test_a_client_that_is_armed_beyond_its_last_passage_lives(world: World, device: Device) -> None:
     client = world.client(device, failpoints=";".join(f"{point}=kill@1000" for point in CLIENT_POINTS))
     told(client.commit.remote(VICTIM_GRANULES))
     told(client.release.remote())
-    assert audit(device).free_bytes == CAPACITY
+    assert unclaimed_bytes(device) == CAPACITY
+    told(client.close.remote())

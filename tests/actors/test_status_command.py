@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import ray
 
-from actors.cluster import open_cluster
+from actors.devices import find_device
 from actors.standings import standing
 from actors.supervisor import meet_supervisor, tell_death
+from actors.workers import RayWorkers
+from kvcluster.config import Settings
 from kvcluster.services.chronicle import Who
 from kvcluster.services.standing import OwnerStanding, WorkerState
 from tests.actors.test_audit_command import holding, stopped
@@ -35,26 +37,27 @@ def owner(name: str, *, timeout_s: float = TIMEOUT_S) -> OwnerStanding:
     return found
 
 
-def test_memory_clients_workers_and_deaths_are_shown_with_their_processes(world: World, folder: Path) -> None:
-    settings = world.settings(model=str(folder))
-    device = world.device(settings)
+def test_memory_clients_workers_and_deaths_are_shown_with_their_processes(
+    world: World, cluster: RayWorkers, pair: tuple[RayWorkers, Settings]
+) -> None:
+    _, settings = pair
+    seat = cluster.seats[0]
+    device = find_device(seat.device, world.node_id, settings)
     client = holding(world, device, 9)
     pid, _ = ray.get(client.session.remote(), timeout=TIMEOUT_S)
     meet_supervisor()
     tell_death(Who("request", "abc/0", world.node_id, 4_321), "it was killed by SIGKILL")
-    with open_cluster(settings) as cluster:
-        [seat] = cluster.seats
-        found = owner(device.name)
-        assert (found.pid, found.number, found.capacity_bytes) == (device.address.pid, 1, CAPACITY)
-        assert found.bytes_by_kind["request"] == 9 * GRANULE
-        assert {session.pid for session in found.sessions} == {pid, seat.pid}
-        [worker] = [each for each in standing().workers if each.pid == seat.pid]
-        assert worker.word is not None
-        assert (worker.word.device, worker.word.state, worker.word.waiting) == (device.name, WorkerState.SERVING, 0)
-        done = run("status")
-        assert (done.returncode, done.stderr) == (0, "")
-        lines = [line.split() for line in done.stdout.splitlines()]
-        [shown] = [line for line in lines if line[:1] == [device.name] and len(line) > 6]
+    found = owner(device.name)
+    assert (found.pid, found.number, found.capacity_bytes) == (device.address.pid, 1, CAPACITY)
+    assert found.bytes_by_kind["request"] == 9 * GRANULE
+    assert {session.pid for session in found.sessions} == {pid, seat.pid}
+    [worker] = [each for each in standing().workers if each.pid == seat.pid]
+    assert worker.word is not None
+    assert (worker.word.device, worker.word.state, worker.word.waiting) == (device.name, WorkerState.SERVING, 0)
+    done = run("status")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    [shown] = [line for line in lines if line[:1] == [device.name] and len(line) > 6]
     assert shown[2] == str(device.address.pid)
     assert any(line[:4] == ["request", "abc/0", world.node_id[:8], "4321"] for line in lines), lines
 

@@ -14,7 +14,8 @@ from ray.exceptions import RayError
 from actors.causes import cause_of
 from actors.incarnations import session_path
 from actors.owners import OwnerKind
-from actors.supervisor import living_supervisor, meet_supervisor, read_log, tell_death
+from actors.records import read_log
+from actors.supervisor import living_supervisor, meet_supervisor, tell_death
 from kvcluster.driver.exits import watch
 from kvcluster.services.chronicle import Death, Who
 from tests.actors.world import TIMEOUT_S, World, eventually, has_ended, kill_and_wait
@@ -48,15 +49,9 @@ def cause(end: Callable[[Any, int], object]) -> str:
         assert has_ended(pid, TIMEOUT_S)
         with pytest.raises(RayError) as raised:
             ray.get(actor.pid.remote(), timeout=TIMEOUT_S)
-        if "nobody knows" in cause_of(raised.value):  # the kernel says more once Ray has reaped its process
-            return eventually(lambda: _known(raised.value, watched.ending()), "the kernel says how it ended")
-        return cause_of(raised.value)
+        return cause_of(raised.value, ending=lambda: watched.ending_within(TIMEOUT_S))
     finally:
         watched.close()
-
-
-def _known(error: Exception, ending: str) -> str:
-    return cause_of(error, ending=ending) if ending else ""
 
 
 @pytest.mark.parametrize(
@@ -118,6 +113,26 @@ def test_a_device_that_is_killed_is_in_the_log_with_the_signal_though_nobody_use
     kill_and_wait(device.address.pid)
     [told] = eventually(lambda: [each for each in deaths_of(device.name) if each.cause], "its death was noticed")
     assert (told.who.pid, told.cause) == (device.address.pid, "it was killed by SIGKILL")
+
+
+def test_the_next_supervisor_watches_whoever_was_born_before_it(world: World) -> None:
+    device = world.device(world.settings())
+    eventually(lambda: read_log().birth_of(OwnerKind.DEVICE, device.name, world.node_id), "its birth was told")
+    kill_and_wait(ray.get(living_supervisor().pid.remote(), timeout=TIMEOUT_S))
+    meet_supervisor()
+    eventually(next_supervisor, "another one is there")
+    kill_and_wait(device.address.pid)
+    [told] = eventually(lambda: [each for each in deaths_of(device.name) if each.cause], "its death was noticed")
+    assert (told.who.pid, told.cause) == (device.address.pid, "it was killed by SIGKILL")
+
+
+def next_supervisor() -> int | None:
+    """Its process, once it answers; the one before it was killed."""
+    try:
+        pid: int = ray.get(living_supervisor().pid.remote(), timeout=TIMEOUT_S)
+    except RayError:
+        return None
+    return pid
 
 
 def test_a_device_that_leaves_when_it_is_told_to_is_no_death_and_leaves_no_file(world: World) -> None:

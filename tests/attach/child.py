@@ -72,7 +72,7 @@ class Child:
         return "surrendered"
 
     def is_fenced(self, session: str) -> str:
-        """Whether it was heard by now, and why: it is sent with the turn that answers the first redemption, or before.
+        """Whether it was heard by now: it is sent with the turn that answers the first redemption, or before.
 
         Then the name of what the last of two redemptions ended with.
         """
@@ -82,7 +82,7 @@ class Child:
                 client.redeem(2, lambda _: None, timeout_s=20)
             except KvClusterError as error:
                 ends.append(type(error).__name__)
-        return f"{client.is_fenced} {len(client.pushes())} {ends[-1]} {client.fence_reason}".strip()
+        return f"{client.is_fenced} {len(client.pushes())} {ends[-1]}"
 
     def fds(self, _: str) -> str:
         return str(open_fds())

@@ -8,7 +8,7 @@ case itself leaves nobody who has them:
                           the room (`grow`), is being shared just then (`rings`), was in host pages (`pages`), or went
                           with its device, which dies too, or has been restarted meanwhile, or whose node is gone
     a worker is stopped   for longer than its lease: what it had is given up
-    host pages die        with all that was in them
+    host pages die        with all that was in them; so where they hang until their clients end them
 
 and then at most what there was: all rows of those that ran, as far as memory held them.
 """
@@ -45,7 +45,7 @@ def most_of(case: Case) -> Most:
     reasons = {
         _of_the_dead(case, load): deaths * worker_tokens(load),
         _of_the_fenced(case): worker_tokens(load),
-        _of_the_pages(case): killed.count(Passer.PAGES) * pages_tokens(load),
+        _of_the_pages(case): (killed.count(Passer.PAGES) + _hangs(case)) * pages_tokens(load),
     }
     tokens = sum(tokens for why, tokens in reasons.items() if why)
     return Most(losses, tokens, "; ".join(why for why, tokens in reasons.items() if why and tokens))
@@ -83,6 +83,11 @@ def _given_up(case: Case) -> int:
     return int(case.stops is Passer.REQUEST and case.seconds >= UNTIL_IT_IS_GIVEN_UP_S)
 
 
+def _hangs(case: Case) -> int:
+    """Of host pages: so long that their clients end them."""
+    return int(case.stops is Passer.PAGES and case.seconds >= UNTIL_IT_IS_GIVEN_UP_S)
+
+
 def _of_the_dead(case: Case, load: Load) -> str:
     """Why a successor may not have all that a worker had."""
     if case.act is Act.NODE:
@@ -103,4 +108,5 @@ def _of_the_fenced(case: Case) -> str:
 
 
 def _of_the_pages(case: Case) -> str:
-    return "what was in pages goes with their owner" if Passer.PAGES in killed_by(case) else ""
+    dies = Passer.PAGES in killed_by(case) or _hangs(case)
+    return "what was in pages goes with their owner" if dies else ""

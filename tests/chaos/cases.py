@@ -146,7 +146,6 @@ def _removed() -> list[Case]:
 
 _SLICE = (
     "request at client.commit.mapped",
-    "request at request.step.computed",
     "request at client.pages.writable",
     "device at device.frame.stored",
     "pages at pages.grow.charged",

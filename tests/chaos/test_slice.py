@@ -17,7 +17,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.timeout(900)
 @pytest.mark.no_cover
-@pytest.mark.xdist_group("chaos")
 def test_whoever_is_killed_stopped_or_not_heard_costs_time_and_nothing_else(tmp_path: Path) -> None:
     figures = tmp_path / "slice.json"
     command = [sys.executable, "-m", "tests.chaos", "--slice", "--json", str(figures)]

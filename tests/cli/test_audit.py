@@ -87,7 +87,7 @@ def test_requests_are_counted_together_and_refusals_by_kind(run: Run, figures: D
 
 def test_prefixes_are_counted_by_state_and_accounts_of_all_tenants_by_kind(run: Run, figures: DeviceStatistics) -> None:
     prefixes = {
-        number: PrefixStatistics(64, 4096 * number, state, users=1, ghosts=0)
+        number: PrefixStatistics(64, 4096 * number, state, users=1, pins=0)
         for number, state in enumerate(("sealed", "sealed", "writing"), start=1)
     }
     accounts = {"free": 8192, "granted@a": 4096, "granted@b": 4096, "prefix/1@a": 4096, "prefix/2": 8192}

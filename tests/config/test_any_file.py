@@ -10,7 +10,8 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kvcluster.config import ConfigError, Settings, settings_from, settings_from_yaml
+from kvcluster.config import ConfigError, Settings, settings_from
+from kvcluster.config_file import settings_from_yaml
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates() | st.binary(max_size=8)
 documents = st.recursive(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kvcluster.config import ConfigError, Settings, settings_from, settings_from_yaml
+from kvcluster.config import ConfigError, Settings, settings_from
+from kvcluster.config_file import settings_from_yaml
 from kvcluster.units import MIB
 
 ROOT = Path(__file__).parents[2]

@@ -35,7 +35,6 @@ def joined(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, tupl
     return dict(zip(FAMILIES, json.loads(child.stdout), strict=True))
 
 
-@pytest.mark.xdist_group("joined-rows")  # one process of the tests starts that one
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("model", FAMILIES)
 def test_a_prefix_of_every_length_gives_the_tokens_of_a_miss(

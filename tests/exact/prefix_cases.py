@@ -25,6 +25,7 @@ from tests.exact.prefix_play import BEHIND, FIRST_SAID, SAID
 from tests.exact.prefix_site import Setting
 
 SLIDING_LAYERS = 2  # of gemma3
+THOROUGH = ("llama", "gemma3")  # one without rings and one with them: every remainder of a granule in each layout
 _GEMMA3: dict[str, Any] = {
     "layers": 3,
     "kv_heads": 2,
@@ -108,17 +109,22 @@ class Case:
 
     @property
     def lengths(self) -> list[int]:
-        """Those of the owners' prompts: all over the last two granules where those are short, else round an edge."""
+        """Those of the owners' prompts: over the last two granules where those are short, else round an edge."""
         most = 2 * self.granule_tokens if self.granule_tokens < 16 else 0
-        return list(range(max(1, self.longest - max(15, most)), self.longest + 1))
+        last = range(max(1, self.longest - max(15, most)), self.longest + 1)
+        return [tokens for tokens in last if self._is_tried(tokens) or self.granule_tokens >= 16]
 
     @property
     def matches(self) -> list[int]:
-        """How many tokens of the longest prompt agree: every number where granules are short, else round each edge."""
-        every = range(1, self.longest + 1)
-        if self.granule_tokens < 16:
-            return list(every)
-        return [tokens for tokens in every if (tokens + 3) % self.granule_tokens < 7 or tokens == self.longest]
+        """How many tokens of the longest prompt agree."""
+        return [tokens for tokens in range(1, self.longest + 1) if self._is_tried(tokens)]
+
+    def _is_tried(self, tokens: int) -> bool:
+        """Every number where granules are short and the case is among the first of its kind, else round each edge."""
+        if self.kind in THOROUGH and self.granule_tokens < 16:
+            return True
+        near = 3 if self.kind in THOROUGH else 1
+        return (tokens + near) % self.granule_tokens <= 2 * near or tokens == self.longest
 
     def told(self) -> dict[str, Any]:
         """What the process is told."""

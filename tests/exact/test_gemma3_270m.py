@@ -18,11 +18,9 @@ from tests.exact.conftest import opened_by_both
 from tests.exact.subject import Prompts, Subject, greedy
 from tests.request.world import World
 
-pytestmark = pytest.mark.xdist_group("gemma3-270m")  # one process opens it
-
 Worlds = Callable[..., World]
 
-NEW_TOKENS = 10
+NEW_TOKENS = 6
 PROMPT_TOKENS = (3, 8, 17, 29, 40, 90, 520, 600)
 GRANULE_BYTES = 64 * KIB  # holds no whole number of its tokens of 36 KiB
 

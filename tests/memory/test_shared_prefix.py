@@ -122,21 +122,21 @@ def test_what_one_may_not_know_of_is_not_found_and_it_is_not_told_why(hidden: st
         prefixes.find(number, "")
 
 
-def test_users_ghosts_and_children_keep_a_prefix_and_all_below_it() -> None:
+def test_users_pins_and_children_keep_a_prefix_and_all_below_it() -> None:
     prefixes = SharedPrefixes()
     low = planned(prefixes)
     middle = planned(prefixes, low)
     high = planned(prefixes, middle)
     assert prefixes.settle(high) == [high, middle, low]
     assert prefixes.use(high, RequestId("s", 1)) == [high, middle, low]
-    assert prefixes.haunt(low, "t") == []
+    assert prefixes.pin(low, "t") == []
     assert prefixes.part(high, RequestId("s", 1)) == [high, middle]
     assert prefixes.process_gone("t") == [low]
-    assert not prefixes.haunted_by("t")
+    assert not prefixes.pinned_by("t")
 
 
 class PrefixModel(RuleBasedStateMachine):
-    """Users, ghosts and children at random: who is idle is what is counted from nothing, and each turn is told once."""
+    """Users, pins and children at random: who is idle is what is counted from nothing, and each turn is told once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class PrefixModel(RuleBasedStateMachine):
         if parent:
             self.turned(self.prefixes.settle(parent))
 
-    @rule(data=st.data(), act=st.sampled_from(["use", "part", "haunt", "gone", "remove"]), who=st.integers(1, 3))
+    @rule(data=st.data(), act=st.sampled_from(["use", "part", "pin", "gone", "remove"]), who=st.integers(1, 3))
     def acts(self, data: st.DataObject, act: str, who: int) -> None:
         there = list(self.prefixes)
         if not there:
@@ -161,11 +161,11 @@ class PrefixModel(RuleBasedStateMachine):
             self.turned(self.prefixes.use(prefix, RequestId("s", who)))
         elif act == "part":
             self.turned(self.prefixes.part(prefix, RequestId("s", who)))
-        elif act == "haunt":
-            self.turned(self.prefixes.haunt(prefix, str(who)))
+        elif act == "pin":
+            self.turned(self.prefixes.pin(prefix, str(who)))
         elif act == "gone":
             self.turned(self.prefixes.process_gone(str(who)))
-        elif not prefix.children and not prefix.ghosts:
+        elif not prefix.children and not prefix.pins:
             self.idle.discard(prefix)
             self.turned(self.prefixes.remove(prefix))
 
@@ -180,7 +180,7 @@ class PrefixModel(RuleBasedStateMachine):
             assert prefix.is_idle is self.counted_idle(prefix) is (prefix in self.idle)
 
     def counted_idle(self, prefix: SharedPrefix) -> bool:
-        return not prefix.users and not prefix.ghosts and all(map(self.counted_idle, prefix.children))
+        return not prefix.users and not prefix.pins and all(map(self.counted_idle, prefix.children))
 
 
 TestPrefixModel = PrefixModel.TestCase

@@ -13,7 +13,7 @@ from kvcluster.ids import HandleId
 from kvcluster.memory.handle import HANDLE_MOVES, Handle, HandleState
 from kvcluster.memory.reservation import RESERVATION_MOVES, ReservationState
 from kvcluster.memory.shared_prefix import PREFIX_MOVES, PrefixState
-from kvcluster.services.sequence import MEMORY_MOVES, MemoryState
+from kvcluster.services.memory_state import MEMORY_MOVES, MemoryState
 from kvcluster.services.sessions import SESSION_MOVES, ReplyLimits, Session, SessionState
 from kvcluster.states import moved
 

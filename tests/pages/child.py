@@ -94,7 +94,7 @@ class Child:
     def blocks(self, number: int) -> list[int]:
         return list(self.writers[number].memory.numbers)
 
-    def stray(self, block: int) -> None:
+    def stray_write(self, block: int) -> None:
         """Write into a block, whoever has it."""
         self.port.store.tensor[block] = 99.0
 

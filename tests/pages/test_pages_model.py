@@ -24,7 +24,7 @@ class PagesMachine(RuleBasedStateMachine):
         self.ports = [self.pages.open_port(), self.pages.open_port()]
         self.writers: list[Writer] = []
         self.orphans: list[str] = []  # sessions whose processes live
-        self.ghosts: list[Writer] = []  # theirs, which may be in the middle of a step
+        self.orphaned_writers: list[Writer] = []  # theirs, which may be in the middle of a step
 
     def teardown(self) -> None:
         if hasattr(self, "opened"):
@@ -114,14 +114,14 @@ class PagesMachine(RuleBasedStateMachine):
             self.pages.service.gone(session)
         else:
             self.orphans.append(session)
-            self.ghosts += lost
+            self.orphaned_writers += lost
         self.ports[client] = self.pages.open_port()
 
     @invariant()
     def every_sequence_has_its_rows_and_everything_sums(self) -> None:
         if hasattr(self, "writers"):
             self.pages.audit()
-            for writer in (*self.writers, *self.ghosts):
+            for writer in (*self.writers, *self.orphaned_writers):
                 writer.check()
 
 

@@ -11,9 +11,9 @@ from kvcluster.errors import DriverError, LimitReached, NotAllowed, Quarantined
 from kvcluster.index.token_chain import packed
 from kvcluster.services.asks import MOST, MOST_RUNS, Find, Grow, Leave, Publish
 from kvcluster.services.frames import in_frames
+from kvcluster.services.memory_state import MemoryState
 from kvcluster.services.pages.asks import Fork, Permute
 from kvcluster.services.pages.local import LocalPages
-from kvcluster.services.sequence import MemoryState
 from tests.pages.frames import page_host
 from tests.pages.test_faults import Protection
 from tests.pages.test_faults import protection as protection

@@ -9,9 +9,9 @@ import pytest
 from kvcluster.errors import SessionEnded
 from kvcluster.services.contact import Link
 from kvcluster.services.direct import DirectSender
+from kvcluster.services.memory_state import MemoryState
 from kvcluster.services.pages.local import LocalPages
 from kvcluster.services.pages.port import PagePort, Pages
-from kvcluster.services.sequence import MemoryState
 from tests.pages.world import PITCH_BYTES, Writer, small_pages
 
 

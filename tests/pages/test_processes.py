@@ -112,7 +112,7 @@ def test_a_stray_write_into_what_others_find_ends_its_own_process_alone(host: Ho
     other.ask("begin", [*PROMPT, 1, 2, 3])
     block = author.ask("blocks", 0)[entry]
     for child in (other, author):
-        assert child.ask("stray", block) is None
+        assert child.ask("stray_write", block) is None
         assert child.died_of() == signal.SIGSEGV
     host.is_alone_with(0)
     late = host.child()
@@ -124,7 +124,7 @@ def test_a_stray_write_into_another_processs_own_block_or_a_free_one_ends_the_wr
     own = author.ask("blocks", 0)[2]
     for block in (own, BLOCKS - 1):
         other = host.child()
-        assert other.ask("stray", block) is None
+        assert other.ask("stray_write", block) is None
         assert other.died_of() == signal.SIGSEGV
     assert author.ask("check", 0)
 
@@ -133,7 +133,7 @@ def test_a_stray_write_into_what_a_fork_shares_ends_the_process_of_the_fork(host
     child = host.child()
     child.ask("begin", PROMPT)
     child.ask("fork", 0, 1)
-    assert child.ask("stray", child.ask("blocks", 0)[0]) is None
+    assert child.ask("stray_write", child.ask("blocks", 0)[0]) is None
     assert child.died_of() == signal.SIGSEGV
 
 
@@ -218,12 +218,12 @@ def test_a_process_that_is_stopped_keeps_its_rows_from_everybody_and_leaves_noth
 def test_a_client_that_hung_up_and_lives_keeps_its_own_blocks_from_everybody_until_it_is_dead(
     host: Host, author: Piped
 ) -> None:
-    ghost = host.child()
-    ghost.ask("begin", [*PROMPT, 1])
-    ghost.ask("fork", 0, 1)
-    ghost.ask("append", 1, [1, 2, 3, 4, 5])
-    written = ghost.ask("blocks", 1)[2:]
-    ghost.ask("hang_up")
+    orphan = host.child()
+    orphan.ask("begin", [*PROMPT, 1])
+    orphan.ask("fork", 0, 1)
+    orphan.ask("append", 1, [1, 2, 3, 4, 5])
+    written = orphan.ask("blocks", 1)[2:]
+    orphan.ask("hang_up")
     host.eventually(lambda: "orphaned" in host.service.audit().sessions.values(), "the session is orphaned")
     assert host.blocks("quarantine") == len(written) == 2
     others = host.child()
@@ -231,9 +231,9 @@ def test_a_client_that_hung_up_and_lives_keeps_its_own_blocks_from_everybody_unt
     for _ in range(8):
         others.ask("append", 0, [8] * SIZE)
     assert not {*others.ask("blocks", 0)} & {*written}
-    assert ghost.ask("stray", written[0]) is None
-    assert ghost.lives
+    assert orphan.ask("stray_write", written[0]) is None
+    assert orphan.lives
     assert others.ask("check", 0)
     assert author.ask("check", 0)
-    ghost.kill()
+    orphan.kill()
     host.eventually(lambda: host.blocks("quarantine") == 0, "its blocks are free")

@@ -122,8 +122,8 @@ def test_what_forks_are_told_counts_for_each_and_one_that_would_tell_too_much_is
         told(memory, parent, bytes(FOUR_MIB))
         work = Work()
         with work.txn:
-            memory.grant(GrantId(parent, 1), tokens, work)
-            memory.commit(GrantId(parent, 1), tokens, work)
+            memory.spending.grant(GrantId(parent, 1), tokens, work)
+            memory.spending.commit(GrantId(parent, 1), tokens, work)
             work.txn.keep()
         work.follow()
         children = [RequestId("s", number) for number in range(1, most + 1)]

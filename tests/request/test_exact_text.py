@@ -17,7 +17,7 @@ from tests.request.world import Results, World
 
 Worlds = Callable[..., World]
 Greedy = Callable[[tuple[int, ...], int], list[int]]
-TOKENS = 40
+TOKENS = 24
 
 
 def requests(count: int = 8) -> dict[int, CompletionRequest]:
@@ -58,20 +58,20 @@ def test_chunks_and_small_steps_change_no_text(worlds: Worlds, wanted: Results, 
     assert world.run(service, requests()) == wanted
 
 
-@pytest.mark.parametrize(("layout", "granules"), [(Layout.TOKEN_MAJOR, 17), (Layout.SEQ_MAJOR, 40)])
+@pytest.mark.parametrize(("layout", "granules"), [(Layout.TOKEN_MAJOR, 10), (Layout.SEQ_MAJOR, 20)])
 def test_preemption_changes_no_text(
     worlds: Worlds, greedy: Greedy, tokenizer: Tokenizer, layout: Layout, granules: int
 ) -> None:
     world = worlds(granules=granules, layout=layout)
     service = world.open()
-    asked = {i: CompletionRequest(PROMPTS[i], max_tokens=90, temperature=0, ignore_eos=True) for i in range(4)}
+    asked = {i: CompletionRequest(PROMPTS[i], max_tokens=45, temperature=0, ignore_eos=True) for i in range(4)}
     results = world.run(service, asked)
     assert service.statistics().preemptions > 0
-    assert [results[i].text for i in range(4)] == [tokenizer.decode(greedy(PROMPTS[i], 90)) for i in range(4)]
+    assert [results[i].text for i in range(4)] == [tokenizer.decode(greedy(PROMPTS[i], 45)) for i in range(4)]
 
 
 def test_a_margin_of_one_token_changes_no_text(worlds: Worlds, wanted: Results) -> None:
-    world = worlds(granules=40)
+    world = worlds(granules=30)
     assert world.run(world.open(margin_steps=1), requests()) == wanted
 
 

@@ -104,7 +104,7 @@ def close_and_end(world: World) -> None:
 REQUESTS: dict[str, tuple[CompletionRequest, ...]] = {
     "without a hit": (asked(P, 6),),
     "with a hit": (asked(P, 6), asked(Q, 6)),
-    "beams": (wide(prompt(7, 20), 3, max_tokens=6),),
+    "beams": (wide(prompt(7, 20), 3, max_tokens=4),),
 }
 
 

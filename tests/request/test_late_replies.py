@@ -28,7 +28,7 @@ from tests.services.ways import Way
 
 Worlds = Callable[..., World]
 Greedy = Callable[[tuple[int, ...], int], list[int]]
-LENGTHS = (30, 22, 41, 17)
+LENGTHS = (16, 12, 22, 9)
 
 
 def in_turns(orders: Iterable[Any]) -> list[tuple[Any, bool]]:
@@ -85,7 +85,7 @@ class Slow(Way):
 
 def open_slow(world: World, looks: Sequence[int], *, frame_is_late: bool) -> RequestService:
     port = world.device.open_port()
-    port.exchange.line = Slow(port.transport, itertools.cycle(looks), frame_is_late=frame_is_late)
+    port.exchange.line = Slow(port.exchange.line, itertools.cycle(looks), frame_is_late=frame_is_late)
     service = open_request_service(world.model, world.tokenizer, port, RequestSettings(), clock=world.clock)
     world.services.append(service)
     return service
@@ -120,7 +120,7 @@ def test_late_replies_change_no_text_and_cost_no_message(
 def test_two_actors_with_too_little_memory_finish_however_late_each_one_s_replies_are(
     worlds: Worlds, wanted: dict[int, str], orders: tuple[tuple[int, ...], tuple[int, ...]], frame_is_late: bool
 ) -> None:
-    world = worlds(granules=9)
+    world = worlds(granules=6)
     services = [open_slow(world, looks, frame_is_late=frame_is_late) for looks in orders]
     for half, service in enumerate(services):
         for key, request in asked((half, half + 2)).items():
@@ -139,7 +139,7 @@ def test_several_frames_of_one_boundary_may_be_answered_in_any_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(desk_module, "in_frames", partial(in_frames, most=MOST._replace(asks=1)))
-    world = worlds(granules=14)
+    world = worlds(granules=9)
     service = open_slow(world, looks, frame_is_late=frame_is_late)
     results = world.run(service, asked(range(4)))
     assert {key: result.text for key, result in results.items()} == wanted

@@ -33,8 +33,8 @@ from tests.request.world import Results, World
 from tests.services.ways import Way
 
 Requests = dict[int, CompletionRequest]
-MOVING: Requests = {0: asked(prompt(0, 20), 14), 1: asked(prompt(1, 20), 30)}
-BEAMS: Requests = {0: wide(prompt(2, 9), 3, max_tokens=8), 1: asked(prompt(3, 6), 8)}
+MOVING: Requests = {0: asked(prompt(0, 30), 5), 1: asked(prompt(1, 30), 14)}
+BEAMS: Requests = {0: wide(prompt(2, 9), 3, max_tokens=6), 1: asked(prompt(3, 6), 6)}
 
 
 @dataclass

@@ -21,7 +21,7 @@ from tests.request.asking import asked, prompt
 from tests.request.mortal import Mortal
 from tests.request.world import World
 
-LONG = {0: asked(prompt(1, 8), 2), 1: asked(prompt(2, 160))}  # the first one's tokens make the loop note twice
+LONG = {0: asked(prompt(1, 8), 2), 1: asked(prompt(2, 160), 6)}  # the first one's tokens make the loop note twice
 CHUNK = {"prefill_chunk_tokens": 16, "prefix_cache": False}
 
 
@@ -78,12 +78,14 @@ def texts(results: dict[int, Completion]) -> dict[int, list[str]]:
     return {key: [choice.text for choice in result.choices] for key, result in results.items()}
 
 
-@pytest.mark.parametrize(
-    ("ahead", "steps", "adoptions"),
-    [(False, 7, 1), (True, 3, 1), (True, 4, 0), (True, 7, 0), (True, 10, 0), (True, 11, 1)],
-)
+ADOPTIONS = {(False, 7): 1, (True, 3): 1, (True, 4): 0, (True, 7): 0, (True, 10): 0, (True, 11): 1}
+"""By whether a step may run ahead, and the step that one is killed in before it was noted."""
+
+
+@pytest.mark.parametrize("steps", range(1, 12))
+@pytest.mark.parametrize("ahead", [True, False], ids=["as on a GPU", "as on a CPU"])
 def test_what_rings_have_of_a_text_is_adopted_while_the_window_before_its_noted_end_is_whole(
-    sliding: World, expected: dict[int, list[str]], *, ahead: bool, steps: int, adoptions: int
+    sliding: World, expected: dict[int, list[str]], *, ahead: bool, steps: int
 ) -> None:
     """Killed between a step and its note. As on a GPU, of the long prompt's ten chunks the first two and the last are
     noted; the fourth goes over rows that the second one's note counts on, and with the last the note is true again."""
@@ -93,9 +95,28 @@ def test_what_rings_have_of_a_text_is_adopted_while_the_window_before_its_noted_
     dead.submit(LONG)
     with pytest.raises(Killed):
         dead.step(steps)
+    adoptions = adopted(sliding, dead, expected)
+    assert adoptions == ADOPTIONS.get((ahead, steps), adoptions)
+
+
+@pytest.mark.parametrize("steps", range(1, 12))
+@pytest.mark.parametrize("ahead", [True, False], ids=["as on a GPU", "as on a CPU"])
+def test_who_dies_between_two_steps_is_succeeded_with_the_same_texts(
+    sliding: World, expected: dict[int, list[str]], *, ahead: bool, steps: int
+) -> None:
+    model: Any = sliding.model
+    model.may_run_ahead = ahead
+    dead = Mortal(sliding, **CHUNK)
+    dead.submit(LONG)
+    dead.step(steps)
+    adopted(sliding, dead, expected)
+
+
+def adopted(world: World, dead: Mortal, expected: dict[int, list[str]]) -> int:
+    """What a successor adopts of who dies now; it says what was expected."""
     dead.die()
-    successor = Mortal(sliding, **CHUNK)
+    successor = Mortal(world, **CHUNK)
     successor.submit({key: replace(request, died_with=(dead.session,)) for key, request in LONG.items()})
     assert texts(successor.finish()) == expected
-    assert successor.service.statistics().adoptions == adoptions
     successor.close()
+    return successor.service.statistics().adoptions

@@ -2,67 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
-import torch
 
-from kvcluster.engine.batch import Slice
-from kvcluster.engine.model import Model, open_model
-from kvcluster.engine.tokenizer import Tokenizer, open_tokenizer
 from kvcluster.services.completion import Completion, CompletionRequest
 from kvcluster.services.request.settings import Fallback
-from kvcluster.testing.models import make_model
-from tests.request.asking import TOKENS, asked, prompt
+from tests.request.asking import TOKENS, asked
 from tests.request.conftest import PROMPTS
 from tests.request.mortal import Mortal
 from tests.request.world import World
 
 REQUESTS = {key: asked(ids) for key, ids in enumerate(PROMPTS[:4])}
 DRAWN = {key: replace(request, temperature=0.9, seed=40 + key, n=2) for key, request in REQUESTS.items()}
-
-
-LONG = {0: asked(prompt(1, 8), 2), 1: asked(prompt(2, 160))}  # the first one's tokens make the loop note twice
-CHUNK = {"prefill_chunk_tokens": 16, "prefix_cache": False}
-
-
-class Killed(BaseException):
-    """Nobody's to catch."""
-
-
-class Computing:
-    """A model. With `ahead` its steps count as over when their result is read, as a GPU's do; and it may be killed."""
-
-    def __init__(self, model: Model, *, ahead: bool) -> None:
-        self._model = model
-        self.may_run_ahead = ahead
-        self.steps_left = -1
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
-
-    def forward(self, slices: Sequence[Slice]) -> torch.Tensor:
-        logits = self._model.forward(slices)
-        self.steps_left -= 1
-        if self.steps_left == 0:
-            raise Killed
-        return logits
-
-
-@pytest.fixture(scope="module")
-def ringed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Tokenizer]:
-    folder = make_model(tmp_path_factory.mktemp("rings") / "gemma3", "gemma3")
-    return open_model(folder, dtype=torch.float32, threads=1), open_tokenizer(folder)
-
-
-@pytest.fixture(params=[True, False], ids=["as on a GPU", "as on a CPU"])
-def sliding(ringed: tuple[Model, Tokenizer], request: pytest.FixtureRequest) -> Iterator[World]:
-    """Of a model with windows of 12 tokens, in rings of 32."""
-    made = World(Computing(ringed[0], ahead=request.param), ringed[1], granules=512, grace_s=60.0)  # type: ignore[arg-type]
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -80,14 +33,6 @@ def undisturbed(world: World, requests: dict[int, CompletionRequest]) -> dict[in
     said = texts(worker.finish())
     worker.close()
     return said
-
-
-def said(world: World) -> dict[int, list[str]]:
-    worker = Mortal(world, **CHUNK)
-    worker.submit(LONG)
-    answers = texts(worker.finish())
-    worker.close()
-    return answers
 
 
 def succeed(world: World, dead: Mortal, requests: dict[int, CompletionRequest]) -> Mortal:
@@ -285,28 +230,4 @@ def test_other_work_is_not_gone_on_with(world: World, change: dict[str, object])
     successor = succeed(world, dead, other)
     assert texts(successor.finish()) == expected
     assert successor.service.statistics().adoptions == 0
-    successor.close()
-
-
-@pytest.mark.parametrize("steps", range(1, 12))
-@pytest.mark.parametrize("noted", [True, False], ids=["between two steps", "before it was noted"])
-def test_what_rings_have_of_a_text_is_adopted_only_while_its_window_is_whole(
-    sliding: World, steps: int, *, noted: bool
-) -> None:
-    """The long prompt is computed in ten chunks, and two of these are noted where a step may run ahead."""
-    model: Any = sliding.model
-    model.steps_left = -1
-    expected = said(sliding)
-    dead = Mortal(sliding, **CHUNK)
-    dead.submit(LONG)
-    if noted:
-        dead.step(steps)
-    else:
-        model.steps_left = steps
-        with pytest.raises(Killed):
-            dead.step(steps)
-    dead.die()
-    successor = Mortal(sliding, **CHUNK)
-    successor.submit({key: replace(request, died_with=(dead.session,)) for key, request in LONG.items()})
-    assert texts(successor.finish()) == expected
     successor.close()

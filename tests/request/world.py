@@ -123,4 +123,4 @@ def assert_only_kept(device: LocalDevice) -> None:
     seen = assert_ledger_balances(device)
     assert seen.accounts.get("free", 0) + seen.retained_bytes == seen.capacity_bytes
     assert (seen.open_requests, seen.reserved_bytes, seen.handles["quarantined"]) == (0, 0, 0)
-    assert all(prefix.users == prefix.ghosts == 0 for prefix in seen.prefixes.values())
+    assert all(prefix.users == prefix.pins == 0 for prefix in seen.prefixes.values())

@@ -126,13 +126,13 @@ class Child:
 
     def imported(self) -> list[int]:
         """Imports kept, imports made so far, redemptions."""
-        return [len(self.imports), self.driver.calls().get("import_fd", 0), self.port.traffic.redemptions]
+        return [len(self.imports), self.driver.calls().get("import_fd", 0), self.port.exchange.traffic.redemptions]
 
     def descriptors(self) -> int:
         return len([fd for fd in os.listdir("/proc/self/fd") if self._is_memory(fd)])
 
     def listen(self) -> int:
-        return len(self.port.pushes())
+        return len(self.port.exchange.pushes())
 
     def hang_up(self) -> None:
         """End the session's connection, and live on with everything mapped."""

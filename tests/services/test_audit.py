@@ -36,19 +36,19 @@ class Books:
         self.grown(RequestId("s", 3), 2, 2)
         self.done(lambda work: self.memory.close(RequestId("s", 3), work, retain_tokens=32, token_ids=bytes(128)))
         self.share()
-        self.done(lambda work: self.memory.grant(GrantId(REQUEST, 3), GRANULE, work))
+        self.done(lambda work: self.memory.spending.grant(GrantId(REQUEST, 3), GRANULE, work))
 
     def grown(self, request: RequestId, grant: int, granules: int) -> None:
         self.memory.open(request, Opening((GroupShape(1, 256),), 160, cache_root=b"root"))
-        self.done(lambda work: self.memory.grant(GrantId(request, grant), granules * GRANULE, work))
-        self.done(lambda work: self.memory.commit(GrantId(request, grant), 16 * granules, work))
+        self.done(lambda work: self.memory.spending.grant(GrantId(request, grant), granules * GRANULE, work))
+        self.done(lambda work: self.memory.spending.commit(GrantId(request, grant), 16 * granules, work))
 
     def share(self) -> None:
-        owner, sharing = self.memory.reservation(REQUEST), self.memory.sharing
+        owner, sharing = self.memory.requests.find(REQUEST), self.memory.sharing
         self.done(lambda work: sharing.publish(owner, 32, work))
         self.done(lambda work: sharing.seal(owner, 2, work))
         self.memory.open(OTHER, Opening((GroupShape(1, 256),), 160))
-        self.done(lambda work: sharing.join(self.memory.reservation(OTHER), 2, 32, work))
+        self.done(lambda work: sharing.join(self.memory.requests.find(OTHER), 2, 32, work))
 
     def done(self, act: Callable[[Work], object]) -> None:
         work = Work()
@@ -115,7 +115,7 @@ def used_without_the_prefix_knowing(books: Books) -> None:
 
 
 def written_by_nobody(books: Books) -> None:
-    books.memory.reservation(REQUEST).writing = next(iter(books.memory.books.prefixes))
+    books.memory.requests.find(REQUEST).writing = next(iter(books.memory.books.prefixes))
 
 
 def created_behind_the_pool(books: Books) -> None:
@@ -133,7 +133,7 @@ def pooled_and_reachable_by_nobody(books: Books) -> None:
 
 
 def reserved_by_nobody(books: Books) -> None:
-    books.memory.reserved_bytes += 1
+    books.memory.requests.reserved_bytes += 1
 
 
 def found_and_not_there(books: Books) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from kvcluster.errors import DeviceUnreachable, KvClusterError, LimitReached, NotAllowed
 from kvcluster.services.device import DeviceService, DeviceSettings
-from kvcluster.services.device_memory import MOST_OPEN, MemorySettings
+from kvcluster.services.device_settings import MemorySettings
 from kvcluster.services.local import open_device
+from kvcluster.services.open_requests import MOST_OPEN
 from kvcluster.services.sessions import ReplyLimits
 from kvcluster.testing.clock import ManualClock
 from kvcluster.testing.invariants import picture

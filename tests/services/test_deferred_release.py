@@ -12,7 +12,7 @@ from kvcluster.driver.protocol import Fence
 from kvcluster.errors import NotAllowed, Quarantined
 from kvcluster.services.asks import Grow, Shed
 from kvcluster.services.local import open_device
-from kvcluster.services.sequence import MemoryState
+from kvcluster.services.memory_state import MemoryState
 from kvcluster.testing.faulty_driver import failing_every
 from kvcluster.testing.invariants import assert_nothing_lost
 from tests.services.prefixes import M, published

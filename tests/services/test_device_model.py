@@ -17,7 +17,8 @@ from kvcluster.errors import DriverError, GrantRefused, KvClusterError, NeverFit
 from kvcluster.geometry.layout import Layout
 from kvcluster.mapping.address_range import LeakedOnPurpose
 from kvcluster.services.asks import Ask, End, Grow, Shed
-from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory
+from kvcluster.services.memory_state import MemoryState
+from kvcluster.services.sequence import Grant, SequenceMemory
 from kvcluster.testing.faulty_driver import failing, failing_every, failing_then, never
 from kvcluster.testing.invariants import assert_ledger_balances
 from tests.examples import examples

@@ -59,7 +59,7 @@ def test_a_find_that_needs_nothing_of_its_own_costs_nothing(world: World, grow_t
 def test_many_find_the_same_in_one_frame_and_one_redemption(world: World) -> None:
     owner = written(world)
     owner.publish(M)
-    traffic, finders = world.device.port.traffic, [world.open(cache_root=ROOT) for _ in range(3)]
+    traffic, finders = world.device.port.exchange.traffic, [world.open(cache_root=ROOT) for _ in range(3)]
     messages, redemptions = traffic.control_messages, traffic.redemptions
     outcomes = world.device.port.submit([Find(finder, packed(IDS[:M]), 96) for finder in finders]).settle()
     assert [(outcome.error, outcome.joined_tokens, outcome.known_tokens) for outcome in outcomes] == [(None, 80, M)] * 3

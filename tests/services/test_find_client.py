@@ -189,7 +189,7 @@ def test_when_what_was_found_cannot_be_mapped_everything_goes_back(world: World,
     assert find(world, memory, IDS[:120], 128).joined_tokens == 80
 
 
-def test_a_find_whose_undo_fails_haunts_the_prefix_until_the_process_is_gone(world: World) -> None:
+def test_a_find_whose_undo_fails_pins_the_prefix_until_the_process_is_gone(world: World) -> None:
     answered(world)
     memory = looking(world)
     world.driver.follow(failing_every("set_access", "unmap"))
@@ -198,14 +198,14 @@ def test_a_find_whose_undo_fails_haunts_the_prefix_until_the_process_is_gone(wor
     assert isinstance(outcome.error, Quarantined)
     memory.close()
     [prefix] = world.device.statistics().prefixes.values()
-    assert (prefix.users, prefix.ghosts) == (0, 1)
+    assert (prefix.users, prefix.pins) == (0, 1)
     world.service.gone(world.device.port.session)
     assert {name.partition("/")[0] for name in world.device.audit().accounts} == {"free", "retained"}
 
 
 def test_a_redemption_that_is_refused_leaves_the_prefix_to_others(world: World) -> None:
     answered(world)
-    memory, transport = looking(world), world.device.port.transport
+    memory, transport = looking(world), world.device.port.exchange.line
 
     def no_room(seq: int) -> None:
         raise LimitReached(limit="descriptors", need=1, free=0, remedy="close some")
@@ -215,7 +215,7 @@ def test_a_redemption_that_is_refused_leaves_the_prefix_to_others(world: World) 
     transport.redeem = redeem  # type: ignore[method-assign]
     assert isinstance(outcome.error, LimitReached)
     [prefix] = world.device.audit().prefixes.values()
-    assert (prefix.users, prefix.ghosts) == (0, 0)
+    assert (prefix.users, prefix.pins) == (0, 0)
     assert find(world, memory, IDS[:120], 128).joined_tokens == 80
 
 

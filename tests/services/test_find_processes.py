@@ -46,7 +46,7 @@ def content(child: Piped) -> str:
 
 def users(host: Host) -> list[int]:
     """Of each prefix: who uses it, or may have it mapped."""
-    return [prefix.users + prefix.ghosts for prefix in host.audit().prefixes.values()]
+    return [prefix.users + prefix.pins for prefix in host.audit().prefixes.values()]
 
 
 def claimed(host: Host) -> int:

@@ -26,7 +26,8 @@ from kvcluster.services.asks import (
     load_of,
 )
 from kvcluster.services.frames import in_frames
-from kvcluster.services.sequence import MemoryState, SequenceMemory
+from kvcluster.services.memory_state import MemoryState
+from kvcluster.services.sequence import SequenceMemory
 from tests.services.world import GRANULE, Sizes, World
 
 OpenWorld = Callable[..., World]

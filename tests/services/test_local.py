@@ -11,7 +11,7 @@ import kvcluster
 from kvcluster.errors import DriverError, NeverFits, NotAllowed, NotShareable, OutOfBudget, Quarantined, SessionEnded
 from kvcluster.services.asks import MOST_ASKS, End, Grow, Shed
 from kvcluster.services.local import LocalDevice, open_device
-from kvcluster.services.sequence import MemoryState
+from kvcluster.services.memory_state import MemoryState
 from kvcluster.testing.faulty_driver import failing_every
 from kvcluster.testing.invariants import assert_nothing_lost, mappings, picture
 from kvcluster.units import KIB
@@ -125,13 +125,13 @@ def test_asks_of_many_requests_share_a_frame_and_a_redemption(world: World) -> N
     port, memories = world.device.port, [world.open() for _ in range(5)]
     outcomes = port.submit([Grow(memory, 32) for memory in memories]).settle()
     assert [outcome.error for outcome in outcomes] == [None] * 5
-    assert (port.traffic.control_messages, port.traffic.redemptions) == (2, 1)
+    assert (port.exchange.traffic.control_messages, port.exchange.traffic.redemptions) == (2, 1)
     assert [memory.arrival for memory in memories] == [1, 2, 3, 4, 5]
     assert len({digest(memory) for memory in memories}) <= 5
     port.submit([Shed(memory) for memory in memories]).settle()
-    assert port.traffic.control_messages == 4
+    assert port.exchange.traffic.control_messages == 4
     assert port.submit([Shed(memory) for memory in memories]).settle()[0].error is None
-    assert port.traffic.control_messages == 4  # nothing had to be said
+    assert port.exchange.traffic.control_messages == 4  # nothing had to be said
 
 
 def test_a_refusal_reaches_its_own_ask_and_no_other(world: World) -> None:

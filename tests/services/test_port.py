@@ -12,8 +12,9 @@ from kvcluster.errors import DeviceUnreachable, DriverError, InvariantBroken, Li
 from kvcluster.geometry.layout import Layout
 from kvcluster.ids import GrantId, RequestId
 from kvcluster.services.asks import AskGrant, Grow, Shed
+from kvcluster.services.memory_state import MemoryState
 from kvcluster.services.port import DevicePort
-from kvcluster.services.sequence import Grant, MemoryState, SequenceMemory, SequenceSpec
+from kvcluster.services.sequence import Grant, SequenceMemory, SequenceSpec
 from kvcluster.services.transport import PendingReply, Transport
 from kvcluster.testing.arming import armed
 from kvcluster.wire import messages as wire
@@ -65,7 +66,7 @@ class Line:
     def __init__(self, world: World) -> None:
         local = world.device.open_port()
         self.world = world
-        self.transport = Flaky(local.transport)
+        self.transport = Flaky(local.exchange.line)
         self.port = DevicePort(local.session, local.welcome, world.driver, self.transport)
         self.memory: SequenceMemory = self.port.memory(SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, 256))
 
@@ -124,7 +125,7 @@ def test_a_failed_redemption_gives_the_windows_back_and_the_next_ask_works(line:
     line.transport.before_redeeming = lambda: None
     [outcome] = line.port.submit([Grow(line.memory, 32)]).settle()
     assert outcome.error is None
-    assert (line.memory.tokens, line.port.traffic.redemptions) == (32, 1)
+    assert (line.memory.tokens, line.port.exchange.traffic.redemptions) == (32, 1)
 
 
 def test_requests_of_a_port_are_numbered_and_never_named_twice(line: Line) -> None:

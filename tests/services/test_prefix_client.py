@@ -85,11 +85,12 @@ def test_a_publish_is_two_frames_and_one_unmap_and_one_set_access_a_run(world: W
 def test_join_and_growth_share_a_frame_and_a_redemption(world: World) -> None:
     _, prefix = published(world)
     port, joiner = world.device.port, world.open()
-    messages, redemptions = port.traffic.control_messages, port.traffic.redemptions
+    traffic = port.exchange.traffic
+    messages, redemptions = traffic.control_messages, traffic.redemptions
     [outcome] = port.submit([Join(joiner, prefix, M, grow_to=128)]).settle()
     assert outcome.error is None
     assert (joiner.tokens, joiner.joined_tokens, joiner.committed_bytes) == (128, 80, 3 * GRANULE)
-    assert (port.traffic.control_messages, port.traffic.redemptions) == (messages + 2, redemptions + 1)
+    assert (traffic.control_messages, traffic.redemptions) == (messages + 2, redemptions + 1)
 
 
 @pytest.mark.parametrize("grow_to", [-1, 0, 257, 2**64])

@@ -21,8 +21,9 @@ from kvcluster.errors import KvClusterError
 from kvcluster.geometry.layout import Layout
 from kvcluster.mapping.address_range import LeakedOnPurpose
 from kvcluster.services.asks import Grow, Join
+from kvcluster.services.memory_state import MemoryState
 from kvcluster.services.prefix import Prefix
-from kvcluster.services.sequence import MemoryState, SequenceMemory
+from kvcluster.services.sequence import SequenceMemory
 from kvcluster.testing.faulty_driver import failing, never
 from tests.examples import examples
 from tests.services.prefixes import own_pieces
@@ -174,7 +175,7 @@ class Sharers(RuleBasedStateMachine):
     def the_books_sum_and_requests_are_charged_what_they_have(self) -> None:
         mapped = sum(held.memory.committed_bytes for held in self.held) // GRANULE
         charged = self.world.granules("requests")
-        assert charged <= mapped + self.strays() // GRANULE
+        assert charged <= mapped + self.leftover_bytes() // GRANULE
         assert mapped <= charged + self.world.granules("quarantine")
 
     @invariant()
@@ -190,7 +191,7 @@ class Sharers(RuleBasedStateMachine):
             for address, size_bytes in own_pieces(held.memory) if held.memory.tokens else ():
                 ctypes.memset(address + size_bytes - 1, 1, 1)
 
-    def strays(self) -> int:
+    def leftover_bytes(self) -> int:
         return sum(held.memory.shared_bytes for held in self.held)
 
     def content(self, memory: SequenceMemory, windows: tuple[int, ...]) -> str:

@@ -1,7 +1,7 @@
 """Every driver call of every verb on a prefix fails once, or for ever, and so does every call of its undo.
 
 After each: the books sum, what requests are charged is what their memories have mapped, whatever else is mapped is in
-quarantine or haunts its prefix, and a third request that uses the prefix reads what it always read. Then the driver
+quarantine or pins its prefix, and a third request that uses the prefix reads what it always read. Then the driver
 works again: everything is closed, and what is left is freed by the end of the process and by nothing else.
 """
 
@@ -27,7 +27,6 @@ from tests.services.world import GRANULE, Sizes, World, digest, fill
 
 ROOT, IDS = b"r" * 32, range(4000, 4160)
 OpenWorld = Callable[..., World]
-LAYOUTS = [Layout.TOKEN_MAJOR, Layout.SEQ_MAJOR]
 
 
 @pytest.fixture
@@ -152,7 +151,11 @@ def assert_ends_whole(made: Attempt) -> None:
     assert sum(kept.values()) == GRANULE * made.failed_calls.count("release")  # a handle that the driver keeps
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("on_both", "layout"),
+    [("host", Layout.TOKEN_MAJOR), ("host", Layout.SEQ_MAJOR), ("cuda:0", Layout.SEQ_MAJOR)],
+    indirect=["on_both"],
+)
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_that_fails_at_any_call_leaves_books_that_sum(
     open_world: OpenWorld, verb: Callable[[Scene], None], layout: Layout
@@ -172,7 +175,7 @@ def test_a_verb_whose_undo_fails_too_at_any_call_leaves_books_that_sum(
     open_world: OpenWorld, verb: Callable[[Scene], None]
 ) -> None:
     for first in itertools.count(1):
-        for second in range(1, 5):
+        for second in (1, 2, 3):
             made = attempt(open_world(Sizes(pool=0, capacity=128)), verb, failing_then(first, second))
             assert_consistent(made)
             assert_ends_whole(made)

@@ -115,9 +115,7 @@ def test_a_failing_set_access_withdraws_a_joiners_mapping_and_keeps_the_prefix(
     assert joiner.join(prefix, M) == 80
 
 
-def test_a_join_whose_undo_fails_haunts_the_prefix_until_the_process_is_gone(
-    world: World, owner: SequenceMemory
-) -> None:
+def test_a_join_whose_undo_fails_pins_the_prefix_until_the_process_is_gone(world: World, owner: SequenceMemory) -> None:
     prefix, joiner = owner.publish(M), world.open()
     world.driver.follow(failing_every("set_access", "unmap"))
     with pytest.raises(Quarantined):
@@ -189,7 +187,7 @@ def test_no_room_for_descriptors_or_mappings_leaves_the_prefix_to_others(world: 
     owner.commit(128, owner.grant(128))
     fill_own(owner)
     world.device.port.submit([Publish(owner, 128)]).settle()
-    transport = world.device.port.transport
+    transport = world.device.port.exchange.line
     redeem, transport.redeem = transport.redeem, no_room  # type: ignore[method-assign, assignment]
     [outcome] = world.device.port.submit([Seal(owner)]).settle()
     transport.redeem = redeem  # type: ignore[method-assign]

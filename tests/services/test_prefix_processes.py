@@ -76,9 +76,9 @@ def test_sixteen_joiners_in_four_processes_hold_one_copy_and_the_ledger_agrees(h
 def test_a_write_through_a_joiners_mapping_kills_that_process_alone(host: Host) -> None:
     owner, prefix = publisher(host)
     expected = content(owner)
-    stray, other = joined(host, prefix, 1), joined(host, prefix, 1)
-    assert stray.ask("fill", 0, 0, 1, 255) is None
-    assert stray.died_of() == signal.SIGSEGV
+    writer, other = joined(host, prefix, 1), joined(host, prefix, 1)
+    assert writer.ask("fill", 0, 0, 1, 255) is None
+    assert writer.died_of() == signal.SIGSEGV
     assert {content(child) for child in (owner, other)} == {expected}
     for child in (owner, other):
         child.ask("close", 0)
@@ -115,16 +115,16 @@ def test_the_owner_killed_the_joiners_read_on_and_the_last_to_leave_frees_the_by
     assert is_whole(host)
 
 
-def test_a_joiner_that_hung_up_and_lives_haunts_the_prefix_until_it_is_dead(host: Host) -> None:
+def test_a_joiner_that_hung_up_and_lives_pins_the_prefix_until_it_is_dead(host: Host) -> None:
     owner, prefix = publisher(host)
     expected = content(owner)
-    ghost = joined(host, prefix, 1)
-    ghost.ask("hang_up")
+    orphan = joined(host, prefix, 1)
+    orphan.ask("hang_up")
     owner.ask("close", 0)
     host.eventually(lambda: "orphaned" in host.audit().sessions.values(), "the session is orphaned")
     assert host.granules(f"prefix/{prefix['number']}") == PREFIX_GRANULES
-    assert content(ghost) == expected
-    ghost.kill()
+    assert content(orphan) == expected
+    orphan.kill()
     host.eventually(lambda: is_whole(host), "the prefix is free")
 
 
@@ -218,7 +218,7 @@ def test_a_client_killed_at_any_point_of_its_find_leaves_no_pin_and_what_it_foun
     assert child.died_of() == signal.SIGKILL
     host.eventually(lambda: not host.audit().sessions, "its session is gone")
     [prefix] = host.audit().prefixes.values()
-    assert (prefix.users, prefix.ghosts, host.held_granules) == (0, 0, PREFIX_GRANULES)
+    assert (prefix.users, prefix.pins, host.held_granules) == (0, 0, PREFIX_GRANULES)
     reader = host.child()
     reader.ask("open", "token-major", "root")
     assert reader.ask("find", 0, IDS, PREFIX_TOKENS) == PREFIX_TOKENS - 1

@@ -35,7 +35,7 @@ class RestartMachine(RuleBasedStateMachine):
         self.prefixes: list[tuple[Prefix, list[bytes]]] = []
         self.count = 0
         for _ in range(3):
-            self.world.open_port().most_registered = 2
+            self.world.open_port().recovery.most_registered = 2
 
     # --- what clients do ------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class RestartMachine(RuleBasedStateMachine):
     def die_with_a_reply(self, pick: int) -> None:
         """A growth was executed, and nobody hears of it."""
         memory = self._one(pick)
-        way = memory._port.transport
+        way = memory._port.exchange.line
         assert isinstance(way, Way)
         way.loses_replies = True
         pending = memory._port.submit([Grow(memory, min(16, len(self.marks[memory]) + 2) * TOKENS)])
@@ -145,7 +145,7 @@ class RestartMachine(RuleBasedStateMachine):
     def the_device_counts_what_its_clients_hold(self) -> None:
         figures = self.world.service.audit()
         own = sum(memory.committed_bytes for memory in self.marks)
-        if any(port.is_adrift or port.welcome.epoch != figures.epoch for port in self.world.ports):
+        if any(port.exchange.is_lost or port.welcome.epoch != figures.epoch for port in self.world.ports):
             assert figures.capacity_bytes - figures.free_bytes >= own
             return
         kept = [size for name, size in figures.accounts.items() if name.startswith("foreign/prefix/")]

@@ -10,7 +10,8 @@ import pytest
 from kvcluster.errors import DeviceUnreachable, NotAllowed, NotShareable, OutOfBudget, SessionEnded, StaleEpoch
 from kvcluster.geometry.shareability import Refusal
 from kvcluster.services.asks import Grow, Publish, Seal, Shed
-from kvcluster.services.sequence import MemoryState, SequenceMemory
+from kvcluster.services.memory_state import MemoryState
+from kvcluster.services.sequence import SequenceMemory
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
 from kvcluster.wire.faults import error_of
@@ -36,7 +37,7 @@ def read(memory: SequenceMemory, size: int, *, at: int = 0) -> bytes:
 
 
 def way_of(world: RestartWorld, number: int = 0) -> Way:
-    way = world.ports[number].transport
+    way = world.ports[number].exchange.line
     assert isinstance(way, Way)
     return way
 
@@ -214,7 +215,7 @@ def test_a_second_death_keeps_what_both_incarnations_gave(world: RestartWorld) -
 def test_a_device_that_dies_while_its_clients_register_hears_all_of_it_at_the_next_birth(world: RestartWorld) -> None:
     memory = world.memory(world.open_port(), 2 * TOKENS)
     world.die()
-    while world.ports[0].is_adrift is False:
+    while world.ports[0].exchange.is_lost is False:
         world.ports[0].in_touch()
     world.die()
     world.all_in_touch()
@@ -329,7 +330,7 @@ def test_a_device_that_dies_between_two_frames_of_a_registration_leaves_all_of_i
     port = world.open_port()
     memories = [world.memory(port, 4 * TOKENS) for _ in range(3)]
     world.die()
-    port.most_registered = 1
+    port.recovery.most_registered = 1
     world.limit_frames(2)  # the new device dies after the second frame
     assert not world.look(port)
     assert world.granules("foreign") == 12

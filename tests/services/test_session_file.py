@@ -193,6 +193,33 @@ def test_a_session_that_is_struck_or_never_came_has_no_row(path: Path, client: s
     assert not path.exists()
 
 
+def test_who_has_nothing_of_this_incarnation_keeps_no_file_of_it(path: Path, client: subprocess.Popen[bytes]) -> None:
+    holder, _ = hold(path, client.pid)
+    kill(holder)
+    before = os.listdir("/proc/self/fd")
+    file = open_session_file(path, wait_s=10.0)
+    file.forget_survivors()
+    assert file.survivors == ()
+    file.enter("of-the-holder", client.pid)
+    file.strike("of-the-holder")
+    file.close()
+    assert not path.exists()
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_file_goes_with_its_owner_where_nobody_in_it_lives_and_stays_where_somebody_does(
+    path: Path, client: subprocess.Popen[bytes]
+) -> None:
+    for is_killed in (False, True):
+        file = opened(path)
+        file.enter("one", client.pid)
+        if is_killed:
+            client.kill()
+            client.wait()
+        file.close()
+        assert path.exists() != is_killed
+
+
 def test_there_is_room_for_so_many_sessions_and_the_next_is_refused(path: Path) -> None:
     file = opened(path)
     for number in range(MOST_ROWS):

@@ -317,7 +317,7 @@ class SharingModel(Expected):
         prefix, _ = mine.uses.pop()
         mine.request.leave(prefix.number, outcome)
         if outcome == "quarantined":
-            prefix.ghosts.add(mine.client)
+            prefix.pins.add(mine.client)
             mine.is_broken = True
         prefix.users.discard(mine)
         self.emptied(mine)
@@ -337,8 +337,8 @@ class SharingModel(Expected):
             self.died(client)
 
     def a_process_that_lost_its_connection_dies(self, data: st.DataObject) -> None:
-        haunting = {ghost for prefix in self.prefixes.values() for ghost in prefix.ghosts} | set(self.quarantine)
-        orphans = sorted(haunting - set(self.clients), key=lambda client: client.session)
+        pinning = {client for prefix in self.prefixes.values() for client in prefix.pins} | set(self.quarantine)
+        orphans = sorted(pinning - set(self.clients), key=lambda client: client.session)
         if orphans:
             client = data.draw(st.sampled_from(orphans))
             self.world.service.gone(client.session)

@@ -9,7 +9,8 @@ import pytest
 from kvcluster.driver.protocol import PhysicalHandle
 from kvcluster.errors import NotAllowed
 from kvcluster.services.asks import Grow
-from kvcluster.services.sequence import MemoryState, SequenceMemory
+from kvcluster.services.memory_state import MemoryState
+from kvcluster.services.sequence import SequenceMemory
 from kvcluster.services.transport import PendingReply, Transport
 from kvcluster.testing.invariants import assert_nothing_lost
 from kvcluster.wire.socket import Reclaim
@@ -72,7 +73,7 @@ def under_way(world: World) -> SequenceMemory:
     """A memory whose deferred release was sent by a boundary, and not answered."""
     memory = world.grown(M)
     port = world.device.port
-    port.exchange.line = Late(port.transport)
+    port.exchange.line = Late(port.exchange.line)
     memory.release(after=Work())
     assert port.tend() == ()
     assert memory.in_flight
@@ -124,7 +125,7 @@ def test_asks_of_many_do_not_wait_and_are_told_to(world: World) -> None:
 def test_of_several_that_are_under_way_a_verb_on_one_answers_all(world: World) -> None:
     first, second, other = world.grown(16), world.grown(16), world.grown(16)
     port = world.device.port
-    port.exchange.line = Late(port.transport)
+    port.exchange.line = Late(port.exchange.line)
     first.release(after=Work())
     second.release(after=Work())
     assert port.tend() == ()

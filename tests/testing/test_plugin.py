@@ -34,7 +34,6 @@ def test_pytest_finds_the_plugin_wherever_kvcluster_is_installed() -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.no_cover
-@pytest.mark.xdist_group("chaos")
 def test_the_example_of_a_users_own_test_passes() -> None:
     ran = python("-m", "pytest", "-n", "0", "examples/test_my_deployment.py", timeout_s=590)
     assert ran.returncode == 0, ran.stdout[-3000:]

@@ -179,7 +179,7 @@ SOCKET = {
     "forget": Forget(handles=((7, 1), (8, 3))),
     "not_handed": NotHanded(ask=1, fault=FAULT),
     "surrender": Surrender(),
-    "fenced": Fenced(session="s", reason="it was not heard for 31 s, and its lease is 30 s"),
+    "fenced": Fenced(session="s"),
     "fault": fault_of(Quarantined(residue=(Residue("map", 4096),))),
 }
 GOLDEN = {
@@ -197,10 +197,7 @@ GOLDEN = {
         "07a7616e73776572739182a476657262aa72656769737465726564a76172726976616c05"
     ),
     "surrender": "81a476657262a973757272656e646572",
-    "fenced": (
-        "83a476657262a666656e636564a773657373696f6ea173a6726561736f6ed930697420776173206e6f7420686561726420666f72"
-        "20333120732c20616e6420697473206c656173652069732033302073"
-    ),
+    "fenced": "82a476657262a666656e636564a773657373696f6ea173",
     "open": (
         "86a17601a773657373696f6ea173a373657101a361636b00a565706f636803a36f70739184a476657262a46f70656ea772657175"
         "65737482a66e756d62657207aa67656e65726174696f6e02a667726f7570739182a9667261676d656e747302ac7374726964655f"

@@ -232,6 +232,6 @@ socket_messages = st.one_of(
     st.builds(Forget, handles=st.lists(st.tuples(counts, counts), min_size=1, max_size=4).map(tuple)),
     st.builds(NotHanded, ask=positives, fault=faults),
     st.builds(Surrender),
-    st.builds(Fenced, session=names, reason=texts),
+    st.builds(Fenced, session=names),
     faults,
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kvcluster.run_folder import run_folders
 from kvcluster.services.doctor.finding import Finding, note, ok, problem
-from kvcluster.services.left_files import LeftFile, left_files
+from kvcluster.services.orphaned_files import OrphanedFile, orphaned_files
 from kvcluster.units import format_bytes
 
 _PROC = Path("/proc")
@@ -45,23 +45,23 @@ class Process:
 
 
 def findings() -> Iterator[Finding]:
-    files = [file for folder in run_folders() for file in left_files(folder)]
+    files = [file for folder in run_folders() for file in orphaned_files(folder)]
     yield from judge(tuple(processes()), files)
 
 
-def judge(seen: tuple[Process, ...], files: Sequence[LeftFile] = ()) -> Iterator[Finding]:
+def judge(seen: tuple[Process, ...], files: Sequence[OrphanedFile] = ()) -> Iterator[Finding]:
     """A finding for each leftover, or one that there is none."""
     found = [*_orphans(seen), *_ownerless(seen), *map(_file, files)]
     yield from found or [ok("leftovers", "no actor without its Ray, no memory without its device, no file of either.")]
 
 
-def _file(left: LeftFile) -> Finding:
+def _file(orphan: OrphanedFile) -> Finding:
     """It blocks nobody."""
-    if not left.clients:
-        sentence = f"{left.path} is of a device or host pages that no longer run."
+    if not orphan.clients:
+        sentence = f"{orphan.path} is of a device or host pages that no longer run."
         return note("leftovers", sentence, remedy="nothing: the next start of any of them removes it")
-    pids = ", ".join(map(str, sorted(set(left.clients))))
-    sentence = f"{left.path} is of a device or host pages that do not run now, and process {pids} has memory of them."
+    pids = ", ".join(map(str, sorted(set(orphan.clients))))
+    sentence = f"{orphan.path} is of a device or host pages that do not run now, and process {pids} has memory of them."
     return note("leftovers", sentence, remedy=f"nothing while their cluster starts them again, else: kill {pids}")
 
 

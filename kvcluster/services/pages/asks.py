@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvcluster.services.asks import End, Find, Grow, Publish, Shed
+from kvcluster.services.asks import Ask, End, Find, Grow, Load, Publish, Shed
 from kvcluster.services.pages.sequence import SequencePages
+from kvcluster.units import ceil_div
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +44,12 @@ def memories_of(ask: PageAsk) -> tuple[SequencePages, ...]:
             return members
     memory: SequencePages = ask.memory
     return (memory,)
+
+
+def load_of(ask: Ask | PageAsk, block_tokens: int) -> Load:
+    """The most that a frame, or its reply, says for it: a block that it names is no more than a run of windows."""
+    blocks = 0
+    match ask:
+        case Grow(memory, tokens) | Find(memory, _, tokens):
+            blocks = max(0, ceil_div(tokens, block_tokens) - len(memory.blocks)) + 1  # and a copy of one
+    return Load(1, 4, blocks, len(ask.token_ids) if isinstance(ask, Find | End) else 0)

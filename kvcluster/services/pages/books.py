@@ -50,7 +50,7 @@ class PageBooks:
         self.tenants: dict[int, str] = {}  # of blocks that are shared, or were
         self.retained = RetainedBlocks(settings.quotas.by_tenant)
         self._quarantine: dict[str, list[tuple[int, str]]] = {}  # blocks and their tenants, by session
-        self._haunted: dict[str, dict[int, None]] = {}  # pinned blocks that a session may still read
+        self._pinned: dict[str, dict[int, None]] = {}  # pinned blocks that a session may still read
 
     # --- ways ------------------------------------------------------------------------------------------------------
 
@@ -120,14 +120,14 @@ class PageBooks:
 
     # --- quarantine ------------------------------------------------------------------------------------------------
 
-    def haunt(self, sequence: SequenceTable) -> None:
+    def pin(self, sequence: SequenceTable) -> None:
         """The session is over, and its process may still read what the sequence shares with others."""
-        haunted = self._haunted.get(sequence.request.session, {})
-        shared = [b for b in self._all_blocks(sequence) if b not in sequence.own and b not in haunted]
+        pinned = self._pinned.get(sequence.request.session, {})
+        shared = [b for b in self._all_blocks(sequence) if b not in sequence.own and b not in pinned]
         for block in shared:
             self.counts.pin(block)
         if shared:
-            self._haunted[sequence.request.session] = haunted | dict.fromkeys(shared)
+            self._pinned[sequence.request.session] = pinned | dict.fromkeys(shared)
 
     def isolate(self, sequence: SequenceTable) -> None:
         """Its own blocks may still be written by its process: charged, and nobody's, until that is gone."""
@@ -148,14 +148,14 @@ class PageBooks:
             self.counts.unpin(block)
             self._post(1, Account.quarantine(tenant), FREE)
             self.governor.freed(self.block_bytes)
-        haunted = list(self._haunted.pop(session, ()))
-        for block in haunted:
+        pinned = list(self._pinned.pop(session, ()))
+        for block in pinned:
             self.counts.unpin(block)
-        self.settle(haunted)
+        self.settle(pinned)
 
-    def is_haunted_by(self, session: str) -> bool:
+    def waits_for(self, session: str) -> bool:
         """Whether anything waits for this session's process to end."""
-        return session in self._quarantine or session in self._haunted
+        return session in self._quarantine or session in self._pinned
 
     def quarantined_by_session(self) -> dict[str, int]:
         """Bytes that wait for the process of each session to end."""

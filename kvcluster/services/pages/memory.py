@@ -1,4 +1,4 @@
-"""Host pages as verbs of their clients: open, find, grant, commit, drop, close, and their end; more in `branching`.
+"""Host pages as verbs of their clients: open, find, drop, close, and their end; more in `spending` and `branching`.
 
 A verb plans first, then does what can fail, noting each undo, and leaves what cannot be undone to `Work.after`, as on a
 device (`services.device_memory`). The host changes tables and copies blocks; clients write their tokens.
@@ -15,14 +15,10 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvcluster.budget.ledger import account_of
-from kvcluster.errors import InvariantBroken, NeverFits, OutOfBlocks, OutOfBudget
 from kvcluster.failpoints import Failpoint, reach
-from kvcluster.ids import GrantId, HandleId, RequestId
+from kvcluster.ids import HandleId, RequestId
 from kvcluster.index.block_index import FoundBlocks
 from kvcluster.paged.block_pool import BlockPool
-from kvcluster.paged.block_table import Growth
-from kvcluster.paged.counts import number_of
 from kvcluster.services.device_settings import MemorySettings
 from kvcluster.services.pages.books import PageBooks
 from kvcluster.services.pages.branching import Branching
@@ -35,6 +31,7 @@ from kvcluster.services.pages.open_sequences import (
     check_told,
 )
 from kvcluster.services.pages.sequence_table import SequenceTable
+from kvcluster.services.pages.spending import PageSpending
 from kvcluster.services.pressure import Pressure
 from kvcluster.services.queue import Queue
 from kvcluster.services.told import checked_count, continued
@@ -58,6 +55,7 @@ class PageMemory:
         self.books = PageBooks(pool.counts, pool.shape.block_size, settings, clock=clock)
         self.queue = Queue(self.books.ledger, settings.quotas)
         self.sequences = OpenSequences(pool.shape, self.queue)
+        self.spending = PageSpending(pool, self.books, self.queue, self.sequences)
         self.branching = Branching(self.books, self.sequences, self.queue)
         self.asked_tokens = self.found_tokens = self.lookups = 0
 
@@ -72,7 +70,7 @@ class PageMemory:
             LimitReached: the session has `MOST_OPEN` open. Nothing changed.
         """
         self.sequences.check_new(request)
-        self._check_fits(ceil_div(opening.max_tokens, self.pool.shape.block_size), opening.tenant)
+        self.spending.check_fits(ceil_div(opening.max_tokens, self.pool.shape.block_size), opening.tenant)
         return self.sequences.add(request, opening).arrival
 
     def find(self, request: RequestId, token_ids: bytes, work: Work, *, most_tokens: int = sys.maxsize) -> PagesFound:
@@ -105,61 +103,6 @@ class PageMemory:
         work.after.append(lambda: self.books.used(reused))
         work.after.append(lambda: self._found(sequence, tokens, joined))
         return PagesFound(blocks, joined)
-
-    def grant(self, identity: GrantId, tokens: int, work: Work) -> None:
-        """Hold what the sequence lacks for its first `tokens` tokens; what is retained goes, as far as that helps.
-
-        Raises:
-            OutOfBudget: too little is free; one that holds nothing yet is remembered as waiting, and others are asked
-                to give back. Nothing else changed.
-            NeverFits: it is more than the pool, or the tenant's part of it. Nothing changed.
-            NotAllowed, UnknownRequest: nothing changed.
-        """
-        sequence = self.sequences.find(identity.request)
-        check_tokens(sequence, tokens)
-        missing = self.books.tables.missing(sequence.table, tokens)
-        self._check_fits(len(sequence.own) + missing, sequence.tenant)
-        try:
-            self.books.governor.ask(
-                identity,
-                missing * self.books.block_bytes,
-                tenant=sequence.tenant,
-                headroom=self.queue.headroom(sequence),
-                oldest_arrival=self.queue.oldest(),
-            )
-        except OutOfBudget as refusal:
-            self.queue.refused(sequence, refusal, self.sequences)
-            raise
-        work.txn.doing(f"grant {identity.number}", 0, undo=lambda _: self.books.governor.forget(identity))
-        work.after.append(lambda: self.queue.served(sequence))
-
-    def give_back(self, identity: GrantId) -> None:
-        """Return a held grant. Raises GrantRefused where it is not held; nothing changed."""
-        self.sequences.find(identity.request)
-        self.books.governor.give_back(identity)
-
-    def commit(self, identity: GrantId, tokens: int, work: Work) -> Growth:
-        """Blocks for the first `tokens` tokens, paid by the grant, those that are to be written its own.
-
-        What a copy is due of is copied here.
-
-        Raises:
-            GrantRefused, NotAllowed, UnknownRequest: nothing changed.
-        """
-        sequence, governor = self.sequences.find(identity.request), self.books.governor
-        governor.check(identity, 0)
-        check_tokens(sequence, tokens)
-        size_bytes = self.books.tables.missing(sequence.table, tokens) * self.books.block_bytes
-        governor.check(identity, size_bytes)
-        growth = self._grown(sequence, tokens, work)
-        account = account_of(sequence.request, sequence.tenant)
-        governor.spend(identity, size_bytes, account=account)
-        work.txn.doing("bytes charged", 0, undo=lambda _: governor.unspend(identity, size_bytes, account=account))
-        sequence.own.update(growth.taken)
-        work.txn.doing("blocks given", 0, undo=lambda _: sequence.own.difference_update(growth.taken))
-        reach(Failpoint.PAGES_CHARGED)
-        work.after.append(lambda: self._committed(sequence, tokens, growth))
-        return growth
 
     def drop(self, request: RequestId, work: Work, *, clean: bool) -> None:
         """Every block back; the sequence stays open. Not `clean`: its process may still write to its own ones.
@@ -210,7 +153,7 @@ class PageMemory:
         What it shares with others stays as it is: its process may be in the middle of a step that reads it.
         """
         for sequence in self.sequences.of(session):
-            self.books.haunt(sequence)
+            self.books.pin(sequence)
             self.books.isolate(sequence)
             self._strike(sequence)
         self.queue.forget(session)
@@ -233,35 +176,15 @@ class PageMemory:
         """Nothing that a later incarnation would have to pay for: its pages are its own."""
         return 0
 
-    def is_haunted_by(self, session: str) -> bool:
+    def waits_for(self, session: str) -> bool:
         """Whether anything waits for the session's process to end."""
-        return self.books.is_haunted_by(session)
+        return self.books.waits_for(session)
 
     def shrink(self) -> bool:
         """The pool is one piece of memory, all of it there from the beginning."""
         return False
 
     # --- steps ------------------------------------------------------------------------------------------------------
-
-    def _grown(self, sequence: SequenceTable, tokens: int, work: Work) -> Growth:
-        tables = self.books.tables
-        try:
-            growth = tables.grow(sequence.table, tokens)
-        except OutOfBlocks as error:
-            raise InvariantBroken(sentence=f"blocks were granted, and yet {error}") from error
-        work.txn.doing("blocks taken", 0, undo=lambda _: tables.undo(sequence.table, growth))
-        for copy in growth.copies:
-            self.pool.store.copy_tokens(number_of(copy.source), number_of(copy.target), copy.tokens)
-        reach(Failpoint.PAGES_GROWN)
-        return growth
-
-    def _committed(self, sequence: SequenceTable, tokens: int, growth: Growth) -> None:
-        self.books.tables.settle(growth)
-        self.books.settle([copy.source for copy in growth.copies])
-        kept = self.books.tables.written_into(sequence.table, tokens)
-        if kept is not None and sequence.table.blocks[kept] not in sequence.own:  # the last of a fork's to write
-            self.books.own_again(sequence, sequence.table.blocks[kept])
-        self.queue.weigh(sequence)
 
     def _found(self, sequence: SequenceTable, asked: int, joined: int) -> None:
         self.lookups += 1
@@ -289,15 +212,6 @@ class PageMemory:
     def _strike(self, sequence: SequenceTable) -> None:
         self.books.governor.close(sequence.request)
         self.sequences.remove(sequence)
-
-    def _check_fits(self, blocks: int, tenant: str) -> None:
-        """What is in quarantine comes back when a process ends, so that to wait for it helps: it counts as there."""
-        settings, size_bytes = self.books.settings, blocks * self.books.block_bytes
-        most_bytes = settings.quotas.most_bytes(
-            tenant, self.books.ledger.capacity_bytes, gone_bytes=0, gone_of=lambda _: 0
-        )
-        if size_bytes > most_bytes:
-            raise NeverFits(need=size_bytes, capacity=most_bytes)
 
 
 def _usable(found: FoundBlocks, size: int, most_tokens: int) -> tuple[tuple[int, ...], tuple[int, int] | None]:

@@ -115,15 +115,16 @@ class PageOperations:
                 return wire.Closed()
 
     def _spend(self, request: RequestId, op: wire.Grant | wire.GiveBack | wire.Commit, work: Work) -> wire.Answer:
+        spending = self._memory.spending
         match op:
             case wire.Grant():
-                self._memory.grant(GrantId(request, op.grant), op.tokens, work)
+                spending.grant(GrantId(request, op.grant), op.tokens, work)
                 return wire.Granted(expires_s=self._memory.books.governor.grant_s)
             case wire.GiveBack():
-                self._memory.give_back(GrantId(request, op.grant))
+                spending.give_back(GrantId(request, op.grant))
                 return wire.Returned()
             case wire.Commit():
-                growth = self._memory.commit(GrantId(request, op.grant), op.tokens, work)
+                growth = spending.commit(GrantId(request, op.grant), op.tokens, work)
                 work.naming(growth.blocks)
                 return wire.Paged(start=growth.start, blocks=_keys(growth.blocks))
 

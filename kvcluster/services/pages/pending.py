@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvcluster.driver.protocol import Access
@@ -11,9 +12,9 @@ from kvcluster.failpoints import Failpoint, reach
 from kvcluster.index.token_chain import count_of
 from kvcluster.paged.counts import block_id
 from kvcluster.services.asks import End, Find, Grow, Outcome, Publish, Shed
+from kvcluster.services.memory_state import MemoryState
 from kvcluster.services.pages.asks import Fork, PageAsk, Permute, memories_of
 from kvcluster.services.pages.sequence import SequencePages
-from kvcluster.services.sequence import MemoryState
 from kvcluster.units import ceil_div
 from kvcluster.wire import messages as wire
 from kvcluster.wire.faults import error_of
@@ -21,6 +22,14 @@ from kvcluster.wire.faults import error_of
 if TYPE_CHECKING:
     from kvcluster.services.exchange import SentTo
     from kvcluster.services.pages.port import PagePort
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What came of a whole frame: why none of it was done, or the results, by request."""
+
+    refusal: KvClusterError | None = None
+    results: dict[tuple[int, int], list[wire.GroupResult]] = field(default_factory=dict)
 
 
 class PendingPages:
@@ -48,37 +57,21 @@ class PendingPages:
             DeviceUnreachable: no reply came, or the host went away, and nobody here finds it again. What the asks did
                 there is unknown. (Where it is sought, this is their outcome, and none counts as executed.)
         """
-        results: dict[tuple[int, int], list[wire.GroupResult]] = {}
-        refusal: KvClusterError | None = None
         try:
-            if self._sent is not None:
-                reply = self._port.exchange.receive(self._sent)
-                refusal = error_of(reply.fault) if reply.fault else None
-                for result in reply.results:
-                    results.setdefault((result.request.number, result.request.generation), []).append(result)
-        except DeviceUnreachable as loss:
-            if not self._port.exchange.can_be_found:
-                raise
-            refusal = loss
+            heard = _heard(None if self._sent is None else self._port.exchange.hear(self._sent))
         finally:
             for ask, _ in self._asked:
                 for memory in memories_of(ask):
                     memory.in_flight = False
-        outcomes = tuple(self._outcome(ask, error, refusal, results) for ask, error in self._asked)
+        outcomes = tuple(self._outcome(ask, error, heard) for ask, error in self._asked)
         self._port.return_blocks(self._in_vain)
         return outcomes
 
-    def _outcome(
-        self,
-        ask: PageAsk,
-        error: KvClusterError | None,
-        refusal: KvClusterError | None,
-        results: dict[tuple[int, int], list[wire.GroupResult]],
-    ) -> Outcome:
+    def _outcome(self, ask: PageAsk, error: KvClusterError | None, heard: _Heard) -> Outcome:
         request = ask.memory.request
-        mine = results.get((request.number, request.generation), [])
+        mine = heard.results.get((request.number, request.generation), [])
         faults = [error_of(result.fault) for result in mine if result.fault]
-        failure = error or refusal or next(iter(faults), None)
+        failure = error or heard.refusal or next(iter(faults), None)
         answers = [answer for result in mine for answer in result.answers]
         for answer in answers:
             if isinstance(answer, wire.Opened):
@@ -142,7 +135,7 @@ class PendingPages:
 
     def _withdrawn(self, memory: SequencePages, error: KvClusterError) -> KvClusterError:
         """Its blocks go back at once; those that this process may still write to are quarantined."""
-        stuck = self._in_vain[memory] = self._port.made_read_only(memory.numbers)
+        stuck = self._in_vain[memory] = self._port.withdrawn(memory)
         return error if stuck is None else Quarantined(residue=(Residue("host pages", memory.committed_bytes),))
 
     def _published(self, memory: SequencePages, tokens: int, failure: KvClusterError | None) -> KvClusterError | None:
@@ -181,3 +174,13 @@ class PendingPages:
             blocks, published, told = before[parent]
             held = blocks[: ceil_div(tokens, self._port.block_tokens)]
             member.begins_with(held, tokens, published=published, told=told)
+
+
+def _heard(reply: wire.Reply | DeviceUnreachable | None) -> _Heard:
+    """Of no reply nothing: nothing had to be said."""
+    if reply is None or isinstance(reply, DeviceUnreachable):
+        return _Heard(reply)
+    heard = _Heard(error_of(reply.fault) if reply.fault else None)
+    for result in reply.results:
+        heard.results.setdefault((result.request.number, result.request.generation), []).append(result)
+    return heard

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from kvcluster.ids import RequestId
 from kvcluster.paged.counts import number_of
 from kvcluster.services.asks import Ask, Publish
-from kvcluster.services.sequence import MEMORY_MOVES, MemoryState, SequenceSpec
+from kvcluster.services.memory_state import MEMORY_MOVES, MemoryState
+from kvcluster.services.sequence import SequenceSpec
 from kvcluster.services.told import Told
 from kvcluster.states import moved
 

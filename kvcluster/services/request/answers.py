@@ -32,7 +32,7 @@ from kvcluster.services.request import refusals
 from kvcluster.services.request.crew import Crew
 from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.margin import is_due
-from kvcluster.services.request.remains import Remains
+from kvcluster.services.request.resumption import Resumption
 from kvcluster.services.request.settings import Fallback
 from kvcluster.services.request.shared import Shared
 from kvcluster.services.request.targets import set_out
@@ -72,7 +72,7 @@ class Answers:
         self._owner = "the host" if welcome.block_tokens else "the device"
         self._quarantine_wait_s = 2 * welcome.lease_s if wait_s is None else wait_s
         self.answered: list[Answered] = []
-        self.remains = Remains(shared, clock=clock)
+        self.resumption = Resumption(shared, clock=clock)
 
     def absorb(self, outcomes: Sequence[Outcome], held_bytes: Mapping[KvMemory, int]) -> None:
         """Outcomes in the order of their asks. `held_bytes`: what those held, shared or not, that gave everything back.
@@ -83,7 +83,8 @@ class Answers:
         self._shared.roster.sort()
         ended = [outcome.ask.memory for outcome in outcomes if isinstance(outcome.ask, End)]
         if _freed_bytes(ended, held_bytes):
-            self._ask_again_at_once()
+            for generation in self._shared.roster.all():
+                generation.ask_again_at = _LONG_AGO
         grew = [self._absorb(outcome) for outcome in outcomes]
         self._shared.tally.add(steps_that_grew=int(any(grew)))
         shed = [outcome.ask.memory for outcome in outcomes if isinstance(outcome.ask, Shed)]
@@ -109,7 +110,7 @@ class Answers:
             case Adopt() if isinstance(outcome.error, DeviceUnreachable):
                 return False
             case Adopt() if generation is not None:
-                self.remains.heard(generation, outcome)
+                self.resumption.heard(generation, outcome)
             case TakeSnapshot() | Publish() | Seal():
                 self._shared_on(outcome, generation)
             case Shed() | End():
@@ -290,10 +291,6 @@ class Answers:
         self._shared.discard(generation)
         self._shared.roster.leave(generation)
         self.answered.append(Answered(generation, refused))
-
-    def _ask_again_at_once(self) -> None:
-        for generation in self._shared.roster.all():
-            generation.ask_again_at = _LONG_AGO
 
 
 def _freed_bytes(memories: Sequence[KvMemory], held_bytes: Mapping[KvMemory, int]) -> int:

@@ -3,8 +3,7 @@
 In one frame, in this order: memories that end, those that preempted requests lose, the next step of what is being
 shared, growth of those that run, and admissions, each oldest first. While a running request is refused what it cannot
 do without, nobody is admitted. A frame leaves before a model step and its answer is used after it, so growth costs no
-waiting. An admission finds what others computed and is budgeted beside it in one step of the device; one that died
-with a worker asks first for what that left, and is admitted with it, whatever others wait for.
+waiting. Who is admitted, and what he asks for, is in `admissions`.
 
 Where the device demands memory back, for a request of some other actor that is older, the youngest lose theirs.
 An owner that dies holds up nobody who has room: what was asked of it is asked again of the next incarnation, and
@@ -18,19 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kvcluster.driver.gate import patient_operation
-from kvcluster.errors import DriverError, KvClusterError, LimitReached, SessionEnded
-from kvcluster.index.token_chain import packed
-from kvcluster.services.asks import Adopt, Ask, End, Find, Grow, Shed
+from kvcluster.errors import KvClusterError, SessionEnded
+from kvcluster.services.asks import Ask, End, Grow, Shed
 from kvcluster.services.frames import in_frames
 from kvcluster.services.kv_port import KvMemory, KvPort, PendingFrame
+from kvcluster.services.request.admissions import Admissions
 from kvcluster.services.request.answers import Answered, Answers
 from kvcluster.services.request.generation import Generation
-from kvcluster.services.request.margin import admission_tokens, is_due, needed_tokens, topped_up_tokens
+from kvcluster.services.request.margin import is_due, needed_tokens, topped_up_tokens
 from kvcluster.services.request.shared import Shared
-from kvcluster.services.request.targets import leader_of
 from kvcluster.services.request.wait_die import GiveBack, Preempt, StartOver, Wait, enough, remedy
-from kvcluster.wire.adopt import MOST_SESSIONS
-from kvcluster.wire.messages import MOST_TOKENS
 
 SEEK_S = 0.01  # between two looks for an owner that is sought, where there is nothing to compute
 
@@ -43,6 +39,7 @@ class MemoryDesk:
         self._shared = shared
         self._clock = clock
         self._answers = Answers(shared, port.welcome, clock=clock)
+        self._admissions = Admissions(port, shared, self._answers)
         self._pending: tuple[PendingFrame, ...] = ()
         self._held_bytes: dict[KvMemory, int] = {}  # of those that give everything back
 
@@ -65,7 +62,7 @@ class MemoryDesk:
             self._answers.heed(self._port.tend())
         if all(pending.ready() for pending in self._pending):
             self.settle()
-            if not self._port.is_adrift:
+            if not self._port.exchange.is_lost:
                 self._send(self._due())
 
     def _is_in_touch(self) -> bool:
@@ -103,20 +100,20 @@ class MemoryDesk:
 
     def drain_resumed(self) -> list[Generation]:
         """Those that heard since the last call what a process that died had said of them, or have what it had."""
-        remains = self._answers.remains
-        resumed, remains.resumed = remains.resumed, []
+        resumption = self._answers.resumption
+        resumed, resumption.resumed = resumption.resumed, []
         return resumed
 
     def due_at(self) -> float:
         """When there is something to ask that nobody's step or answer leads to; infinity for never."""
-        if self._port.is_adrift:
+        if self._port.exchange.is_lost:
             return self._clock() + SEEK_S
         running = self._shared.roster.running
         if self._shared.ending or self._shared.publications or any(g.targets.reached(g.held) for g in running):
             return float("-inf")
         moments = [g.ask_again_at for g in running if g.needs_more and is_due(g.room)]
         if not any(g.refusal for g in running):
-            moments += self._admission_moments()
+            moments += self._admissions.moments()
         return min(moments, default=float("inf"))
 
     # --- what is due ----------------------------------------------------------------------------------------------
@@ -133,7 +130,7 @@ class MemoryDesk:
         refused = any(generation.refusal for generation in roster.running)
         self._begin_sharing()
         shares = self._shared.publications.due()
-        admissions = [] if relief or refused else list(self._admissions(now))
+        admissions = [] if relief or refused else list(self._admissions.due(now))
         growths = list(self._growths(now, refused=refused, along=bool(ends or admissions)))
         return [*ends, *relief, *shares, *growths, *admissions]
 
@@ -157,7 +154,7 @@ class MemoryDesk:
 
     def _reclaimed(self, now: float) -> Iterator[Shed | End]:
         """What the device demands back: the newest demand counts, because each says all that is missing."""
-        demands = self._port.pushes()
+        demands = self._port.exchange.pushes()
         if not demands:
             return
         demand = demands[-1]
@@ -220,67 +217,6 @@ class MemoryDesk:
         for generation in self._shared.roster.running:
             if generation.needs_more and _memory_of(generation) not in self._shared.publications:
                 yield generation
-
-    def _admissions(self, now: float) -> Iterator[Grow | Find | Adopt]:
-        for generation in self._candidates(now):
-            memory = generation.memory or self._open(generation)
-            if memory is not None and self._may_adopt(generation):
-                yield Adopt(memory, generation.died_with[:MOST_SESSIONS], generation.order.label)
-            elif memory is not None:
-                known, most = len(generation.tokens), generation.order.most_held
-                tokens = admission_tokens(known, most, self._shared.settings.margin_steps)
-                looks = generation.looks and generation.order.cache_root and known <= MOST_TOKENS
-                yield Find(memory, packed(generation.tokens), tokens) if looks else Grow(memory, tokens)
-
-    def _candidates(self, now: float) -> list[Generation]:
-        """Who may ask to be admitted: the oldest, as many as may run, up to the first whose time has not come.
-
-        Whoever is younger than that one would be refused with it. One that is blocked holds up nobody, and neither does
-        one that is held back while somebody older computes what both begin with.
-        """
-        shared, seats = self._shared, self._shared.free_seats
-        found: list[Generation] = []
-        for generation in shared.roster.waiting:
-            is_due_now = generation.ask_again_at <= now
-            generation.is_held_back = False
-            if seats < generation.seats or not (is_due_now or generation.is_blocked):
-                break
-            if is_due_now and not self._hold_back(generation, found):
-                found.append(generation)
-                seats -= generation.seats
-        return found
-
-    def _may_adopt(self, generation: Generation) -> bool:
-        """Whether a process died that had it, and its device is the one here; host pages keep nothing of the kind."""
-        return bool(generation.died_with) and not self._port.welcome.block_tokens
-
-    def _hold_back(self, generation: Generation, admitted: list[Generation]) -> bool:
-        """Whether somebody older computes the beginning of this one's prompt; that one is to share it, then."""
-        if self._may_adopt(generation):
-            return False
-        older = [other for other in self._shared.roster.running if other.named and other.arrival < generation.arrival]
-        older = [other for other in (*older, *admitted) if other.looks and not other.crew]
-        leader = leader_of(generation, older, self._shared.worth)
-        if leader is not None:
-            leader[0].targets.add(leader[1])
-        generation.is_held_back = leader is not None
-        return leader is not None
-
-    def _admission_moments(self) -> list[float]:
-        """When those may ask that hold up nobody or have nobody before them. A step ends the holding back of others."""
-        waiting = [generation for generation in self._shared.roster.waiting if not generation.is_held_back]
-        first = next((place for place, generation in enumerate(waiting) if not generation.is_blocked), len(waiting))
-        return [generation.ask_again_at for generation in waiting[: first + 1]]
-
-    def _open(self, generation: Generation) -> KvMemory | None:
-        shared = self._shared
-        try:
-            memory = self._port.memory(shared.spec_of(generation))
-        except (LimitReached, DriverError) as error:
-            self._answers.failed(generation, error)
-            return None
-        shared.own(generation, memory)
-        return memory
 
     # --- the end --------------------------------------------------------------------------------------------------
 

@@ -180,7 +180,7 @@ class Expected(RuleBasedStateMachine):
             prefix.users.discard(mine)
             prefix.is_kept |= prefix in [p for p, _ in kept]
             if prefix not in [p for p, _ in left]:
-                prefix.ghosts.add(mine.client)
+                prefix.pins.add(mine.client)
         own = {window for window in mine.own if retain and max(mine.piece_of[window]).number < limit[window.group]}
         self.retained(mine, retain, own, kept, number)
         if mine.own - own:
@@ -288,7 +288,7 @@ class Expected(RuleBasedStateMachine):
     def died(self, client: Client) -> None:
         self.quarantine.pop(client, None)
         for prefix in self.prefixes.values():
-            prefix.ghosts.discard(client)
+            prefix.pins.discard(client)
 
     def evicted_for(self, tenant: str, *, spared: Prefix | None = None) -> None:
         """What is gone by now was evicted: idle, leaves first, this tenant's own first, and nothing that is guarded."""
@@ -320,7 +320,7 @@ class Expected(RuleBasedStateMachine):
         return [child for child in self.prefixes.values() if child.parent is prefix]
 
     def is_idle(self, prefix: Prefix) -> bool:
-        used = prefix.owner or prefix.users or prefix.ghosts
+        used = prefix.owner or prefix.users or prefix.pins
         return not used and all(map(self.is_idle, self.children(prefix)))
 
     def settle(self) -> None:
@@ -356,8 +356,8 @@ class Expected(RuleBasedStateMachine):
     @invariant()
     def each_prefix_is_used_by_whom_the_model_says(self) -> None:
         seen = self.world.service.statistics().prefixes
-        assert {number: (prefix.users, prefix.ghosts) for number, prefix in seen.items()} == {
-            number: (len(prefix.users), len({ghost.session for ghost in prefix.ghosts}))
+        assert {number: (prefix.users, prefix.pins) for number, prefix in seen.items()} == {
+            number: (len(prefix.users), len({client.session for client in prefix.pins}))
             for number, prefix in self.prefixes.items()
         }
 
@@ -383,8 +383,8 @@ class Expected(RuleBasedStateMachine):
         for client in [*self.clients, *self.quarantine]:
             self.world.service.gone(client.session)
         for prefix in list(self.prefixes.values()):
-            for ghost in list(prefix.ghosts):
-                self.world.service.gone(ghost.session)
+            for client in list(prefix.pins):
+                self.world.service.gone(client.session)
         self.world.service.close()
         assert dict(self.world.seen().accounts) == {"free": self.capacity * GRANULE}
         assert not self.world.seen().prefixes

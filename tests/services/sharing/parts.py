@@ -29,7 +29,7 @@ class Prefix:
     base: tuple[int, ...]
     parent: Prefix | None
     users: set[Mine] = field(default_factory=set)
-    ghosts: set[Client] = field(default_factory=set)
+    pins: set[Client] = field(default_factory=set)
     owner: Mine | None = None  # until it is sealed
     is_kept: bool = False
     ids: tuple[int, ...] = ()  # by which it is found

@@ -130,7 +130,7 @@ def test_a_client_that_ends_right_after_its_find_leaves_no_pin(world: DeviceWorl
         end(request.client.session)
         world.service.gone(request.client.session)
         seen = world.seen().prefixes[number]
-        assert (seen.users, seen.ghosts, world.granules("retained")) == (0, 0, 4)
+        assert (seen.users, seen.pins, world.granules("retained")) == (0, 0, 4)
 
 
 def test_a_number_used_again_while_its_first_life_ends_is_another_request(world: DeviceWorld) -> None:
@@ -141,12 +141,12 @@ def test_a_number_used_again_while_its_first_life_ends_is_another_request(world:
     client.ask(first.find_op(IDS), *beside(first, 96))
     client.ask(first.leave_op(prefix, "quarantined"), first.close_op())
     client.ask(wire.Open(request=first.key, groups=EVERY, max_tokens=64, cache_root=ROOT))
-    assert (world.granules("quarantine"), world.seen().prefixes[prefix].ghosts) == (2, 1)
+    assert (world.granules("quarantine"), world.seen().prefixes[prefix].pins) == (2, 1)
     first.grow(64, 4)
     assert first.close(64) is not None
     assert world.seen().listed_prefixes == 1  # the second life's tokens were never named
     world.service.gone(client.session)
-    assert world.seen().prefixes[prefix].ghosts == 0
+    assert world.seen().prefixes[prefix].pins == 0
 
 
 def test_what_was_evicted_is_not_found_whatever_lies_there_now(open_device: OpenWorld) -> None:

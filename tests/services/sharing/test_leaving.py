@@ -42,7 +42,7 @@ def test_the_owners_death_leaves_the_joiners_what_they_joined(world: DeviceWorld
     handles = joiner.client.handles()
     world.service.disconnected(owner.client.session)
     assert (world.granules("prefix"), world.granules("quarantine")) == (4, 2)
-    assert world.seen().prefixes[prefix].ghosts == 1
+    assert world.seen().prefixes[prefix].pins == 1
     world.service.gone(owner.client.session)
     assert (world.granules("prefix"), world.granules("quarantine"), world.granules("free")) == (4, 0, 60)
     assert joiner.client.handles() == handles
@@ -65,7 +65,7 @@ def test_whoever_may_still_have_it_mapped_keeps_it_until_that_process_is_gone(
     }
     ends[end]()
     seen = world.seen().prefixes[prefix]
-    assert (seen.users, seen.ghosts) == (0, 1)
+    assert (seen.users, seen.pins) == (0, 1)
     assert world.granules("prefix") == 4
     world.service.gone(joiner.client.session)
     assert world.granules("prefix") == 0

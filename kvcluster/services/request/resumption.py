@@ -19,7 +19,7 @@ from kvcluster.services.request.shared import Shared
 from kvcluster.services.request.targets import set_out
 
 
-class Remains:
+class Resumption:
     """Of one place. `clock` gives seconds. `resumed` know what there is to know of them by now."""
 
     def __init__(self, shared: Shared, *, clock: Callable[[], float]) -> None:

@@ -21,26 +21,26 @@ PATTERN = "*.sessions"
 
 
 @dataclass(frozen=True, slots=True)
-class LeftFile:
+class OrphanedFile:
     """`clients` are the processes that may still have memory of its owner mapped."""
 
     path: Path
     clients: tuple[int, ...]
 
 
-def left_files(folder: Path) -> Iterator[LeftFile]:
+def orphaned_files(folder: Path) -> Iterator[OrphanedFile]:
     """Those that nobody holds; changes nothing."""
     for path in sorted(folder.glob(PATTERN)):
-        with _held_by_nobody(path) as is_left:
-            if is_left:
-                yield LeftFile(path, clients_in(path))
+        with _held_by_nobody(path) as is_orphaned:
+            if is_orphaned:
+                yield OrphanedFile(path, clients_in(path))
 
 
 def sweep(folder: Path, *, but: Path) -> None:
     """Remove those that nobody holds and no living process stands in, except for one. What cannot be removed stays."""
     for path in folder.glob(PATTERN):
-        with _held_by_nobody(path) as is_left:
-            if is_left and path != but and not clients_in(path):
+        with _held_by_nobody(path) as is_orphaned:
+            if is_orphaned and path != but and not clients_in(path):
                 with suppress(OSError):
                     path.unlink()
 
