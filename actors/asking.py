@@ -6,7 +6,7 @@ Actors are found by their names, which need no dashboard: "device/<node>/<device
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -28,6 +28,10 @@ class Silent(Exception):
     """An actor that is there, and of which there is no answer; in one sentence."""
 
 
+class Pending(Silent):
+    """Its answer may still come."""
+
+
 def actors_named(prefixes: Sequence[str]) -> dict[str, Any]:
     """The actors whose names begin so, by name, in its order."""
     named = list_named_actors(all_namespaces=True)
@@ -44,11 +48,19 @@ def answers(
     Raises:
         What an actor itself raised, but for refusals and InvariantBroken: each is a Silent of its sentence.
     """
-    asked = {name: ask(actor) for name, actor in actors.items()}
+    return heard({name: ask(actor) for name, actor in actors.items()}, timeout_s=timeout_s)
+
+
+def heard(asked: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any | Silent]:
+    """What each answers that was asked so, when all have or the time is over; those that have ended are left out.
+
+    Raises:
+        As `answers`.
+    """
     if asked:
         ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)
-    heard = {name: _heard(reference) for name, reference in asked.items()}
-    return {name: said for name, said in heard.items() if not isinstance(said, _Ended)}
+    said = {name: _heard(reference) for name, reference in asked.items()}
+    return {name: each for name, each in said.items() if not isinstance(each, _Ended)}
 
 
 class _Ended:
@@ -65,7 +77,7 @@ def _actor(name: str) -> Any | None:
 def _heard(reference: Any) -> Any | Silent | _Ended:
     ready, _ = ray.wait([reference], timeout=0)
     if not ready:
-        return Silent(SILENT)
+        return Pending(SILENT)
     try:
         return ray.get(reference, timeout=FETCH_TIMEOUT_S)
     except RayTaskError as error:

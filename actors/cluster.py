@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -26,6 +27,7 @@ from actors.gpus import gpus_of, visible_to_ray
 from actors.leaving import leave_all
 from actors.own_ray import all_ended, signals_held_back
 from actors.owners import NAMESPACE
+from actors.ray_words import RaysWords
 from actors.site import Place, Site, open_site
 from actors.workers import RayWorkers
 from kvcluster.config import Backend, ConfigError, Settings
@@ -57,12 +59,12 @@ def open_cluster(
     with ExitStack() as opened:
         opened.enter_context(_armed(settings.failpoints))
         gpus = gpus_of(settings)
-        _start_ray(address or os.environ.get("RAY_ADDRESS"), settings, len(gpus), opened)
+        _start_ray(_named(address), settings, len(gpus), opened)
         site = open_site(settings, ray.get_runtime_context().get_node_id(), gpus)
-        for place in dict.fromkeys(place for place in site.seats if place.device):
-            _find(place, site, settings)
         workers = RayWorkers(settings, folder, site, env=worker_env or {})
         opened.callback(workers.stop)
+        for place in dict.fromkeys(place for place in site.seats if place.device):
+            _find(place, site, settings)
         workers.start()
         yield workers
 
@@ -97,19 +99,39 @@ def joined_cluster(address: str | None = None) -> Iterator[None]:
         ConfigError: no cluster answers there. Nothing is left.
     """
     with ExitStack() as opened:
-        where = address or os.environ.get("RAY_ADDRESS") or "auto"
+        where = _named(address) or "auto"
         if not ray.is_initialized():  # the caller's own connection: it stays
-            opened.enter_context(redirect_stdout(sys.stderr))
+            opened.enter_context(redirect_stdout(RaysWords(sys.stderr)))
             opened.callback(ray.shutdown)
             _join("auto" if where == "local" else where)
         yield
 
 
-def _start_ray(address: str | None, settings: Settings, gpus: int, opened: ExitStack) -> None:
+def _named(address: str | None) -> str:
+    """The cluster that is meant: this one, else RAY_ADDRESS; empty for none. An empty `address` raises ConfigError."""
+    if address is not None and not address.strip():
+        raise ConfigError("ray_address is empty: write HOST:PORT or auto, or leave it out")
+    return address or os.environ.get("RAY_ADDRESS", "")
+
+
+def started_address() -> str:
+    """Where the cluster listens that the last `ray start` on this machine started.
+
+    Ray's own "auto" takes any Ray of the machine where it finds none, a job's own too: nobody may look into that, or
+    end it. The file is Ray's (2.60).
+
+    Raises:
+        OSError: none was started, or it was stopped.
+    """
+    temporary = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"
+    return Path(temporary, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
+
+
+def _start_ray(address: str, settings: Settings, gpus: int, opened: ExitStack) -> None:
     """Join the cluster at `address`, or start one of our own with so many GPUs; leaving `opened` undoes it."""
     if ray.is_initialized():  # the caller's own connection: it stays
         return
-    opened.enter_context(redirect_stdout(sys.stderr))  # Ray says on standard output that a process of its crashed
+    opened.enter_context(redirect_stdout(RaysWords(sys.stderr)))
     if address and address != "local":
         opened.callback(ray.shutdown)
         _join(address)
@@ -156,10 +178,11 @@ def _stop_own() -> None:
 
 def _join(address: str) -> None:
     try:
-        _check_listening(address)
-        _check_ray_answers(address)
+        where = started_address() if address == "auto" else address
+        _check_listening(where)
+        _check_ray_answers(where)
         with signals_held_back():
-            ray.init(address=address, **_QUIET)
+            ray.init(address=where, **_QUIET)
     except (OSError, ValueError, RuntimeError, RayError, subprocess.SubprocessError) as error:
         raise ConfigError(_no_cluster(address, error)) from error
 
@@ -168,12 +191,14 @@ def _no_cluster(address: str, error: Exception) -> str:
     said = f"{error} {getattr(error, 'stderr', b'')!r}".lower()
     if "authentication" in said or "auth_mode" in said:
         return (
-            f"the Ray cluster at {address!r} does not let this process in, which has no token of it: set RAY_AUTH_MODE "
-            "here as it was when the cluster was started (token, which is enough on the same machine and account and "
-            "elsewhere needs the same token; or disabled for both)"
+            f"the Ray cluster at {address!r} does not let this process in, which has no token of it: set "
+            "RAY_AUTH_MODE=token here, which is what `ray start` does by itself (elsewhere than on its machine and "
+            "account it needs the same token too), or start the cluster with RAY_AUTH_MODE=disabled and set that here"
         )
     if address == "auto":
-        return "no Ray cluster runs on this machine: start it (ray start --head), or name one that runs elsewhere"
+        return (
+            "no Ray cluster was started on this machine: start it (ray start --head), or name one that runs elsewhere"
+        )
     return f"no Ray cluster answers at {address!r}: start it, or unset RAY_ADDRESS"
 
 
@@ -182,10 +207,8 @@ def _check_listening(address: str) -> None:
 
     Raises:
         OSError: nobody listens there.
-        ValueError: not HOST:PORT, and not "auto", which Ray looks up by itself.
+        ValueError: not HOST:PORT.
     """
-    if address == "auto":
-        return
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdecimal():
         raise ValueError(f"{address!r} is not HOST:PORT")

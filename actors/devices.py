@@ -1,6 +1,6 @@
 """A device's actor, `device/<node id>/<name>`: what it is made of, and whether the one that is there is the same.
 
-How it is found or made is in `actors.owners`.
+How it is found or made is in `actors.finding`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from ray.exceptions import RayError, RayTaskError
 from actors.backends import VISIBLE
 from actors.device import DeviceActor
 from actors.device_spec import DeviceAddress, DeviceSpec, GpuUse
+from actors.finding import START_TIMEOUT_S, find_owner
 from actors.gpus import gpu_sizes
 from actors.owners import (
-    START_TIMEOUT_S,
     OwnerKind,
     Sought,
-    find_owner,
     incarnation,
     living_owner,
     owner_name,
@@ -36,12 +35,13 @@ from kvcluster.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device that answered: its actor, and where clients attach."""
+    """A device that answered: its actor, where clients attach, and what it is made as again."""
 
     name: str
     node_id: str
     actor: Any
     address: DeviceAddress
+    sought: Sought
 
 
 def device_spec(name: str, node_id: str, settings: Settings) -> DeviceSpec:
@@ -73,7 +73,7 @@ def find_device(name: str, node_id: str, settings: Settings, *, env: dict[str, s
     """
     sought = sought_device(name, node_id, settings)
     found = find_owner(sought, env=env or environment_of(settings.failpoints))
-    return Device(name, node_id, found.actor, found.address)
+    return Device(name, node_id, found.actor, found.address, sought)
 
 
 def sought_device(name: str, node_id: str, settings: Settings) -> Sought:

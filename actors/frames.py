@@ -4,10 +4,11 @@ A call whose reply is lost may have run. While the socket says that the owner li
 answers them as it did, or executes them now, and never twice.
 
 An owner that hangs (a stopped process) ends no connection and answers nothing. So whoever has waited for a reply as
-long as an owner waits for a silent client, its lease, asks on the socket whether it is awake (`actors.seeking`); one
-that is not, or is at one frame for all that time, is killed and started again, and its clients go on after a lease and
-five seconds, not after minutes. One that is awake, with many frames before ours, is waited for until the time for a
-reply is over; then it is killed too, whatever keeps it: a client that left it alive would have to end itself.
+long as an owner waits for a silent client, the owner's lease, asks on the socket whether it is awake
+(`actors.seeking`); one that says nothing there for five seconds, because it is stopped or at one frame all that time,
+is killed and started again, and its clients go on. One that answers, with many frames before ours, is waited for until
+the time for a reply is over; then it is killed too, awake as it is: a client that left it alive would have to end
+itself.
 """
 
 from __future__ import annotations
@@ -29,12 +30,9 @@ AGAIN_S = 0.005  # before a frame is sent again whose reply was lost
 
 
 class ActorSender:
-    """Frames to `actor`, an owner of memory that hands over nothing, or has done so.
+    """Frames to `actor`, an owner of memory that hands over nothing, or has done so. `owner` ends one that hangs."""
 
-    Where it is known how another incarnation is found, by `owner`'s rules, one that hangs is ended.
-    """
-
-    def __init__(self, actor: Any, attach: AttachClient, owner: SeekOwner | None = None) -> None:
+    def __init__(self, actor: Any, attach: AttachClient, owner: SeekOwner) -> None:
         self._actor = actor
         self._attach = attach
         self._owner = owner
@@ -63,7 +61,7 @@ class ActorSender:
 class _RayReply:
     """The reply to a frame, and the frame, for as long as there is none."""
 
-    def __init__(self, actor: Any, frame: bytes, attach: AttachClient, owner: SeekOwner | None) -> None:
+    def __init__(self, actor: Any, frame: bytes, attach: AttachClient, owner: SeekOwner) -> None:
         self.reference = actor.frame.remote(frame)
         self._sent_at = time.monotonic()
         self._actor = actor
@@ -75,18 +73,17 @@ class _RayReply:
         return bool(ray.wait([self.reference], timeout=0)[0])
 
     def result(self, timeout_s: float) -> bytes:
-        began, silent_s = time.monotonic(), 0.0
-        patience_s = min(timeout_s, self._owner.hang_s) if self._owner else timeout_s
-        wait_s = max(patience_s - (began - self._sent_at), 0.0) if self._owner else timeout_s
+        began, left_s = time.monotonic(), timeout_s
+        wait_s = min(max(self._patience_s - (began - self._sent_at), 0.0), left_s)
         while True:
             try:
                 data: bytes = ray.get(self.reference, timeout=wait_s)
                 reach(Failpoint.CLIENT_REPLY)
                 return data
             except GetTimeoutError:
-                silent_s += wait_s  # not by the clock: this process may itself have been stopped
-                wait_s = patience_s
-                self._check_awake(silent_s, timeout_s)
+                left_s -= wait_s  # not by the clock: this process may itself have been stopped
+                self._check_awake(left_s, timeout_s)
+                wait_s = min(self._patience_s, left_s)
             except RayTaskError:  # what the device raised: BadFrame, or a bug
                 raise
             except (RayError, ReplyLost) as error:
@@ -95,15 +92,19 @@ class _RayReply:
                 time.sleep(AGAIN_S)
                 self.reference = self._actor.frame.remote(self._frame)
 
-    def _check_awake(self, silent_s: float, timeout_s: float) -> None:
-        """Raises DeviceUnreachable where it is waited for no more: it was ended, if anybody knows how to."""
+    @property
+    def _patience_s(self) -> float:
+        """The owner's lease, and no setting of this client: it is to end no owner that others are content with."""
+        return self._attach.welcome.lease_s
+
+    def _check_awake(self, left_s: float, timeout_s: float) -> None:
+        """Raises DeviceUnreachable where it is waited for no more: it was ended."""
         epoch = self._attach.welcome.epoch
-        if silent_s >= timeout_s:
-            if self._owner:
-                self._owner.end(epoch, f"it did not reply within {timeout_s:.0f} s")
+        if left_s <= 0:
+            self._owner.end(epoch, f"it did not reply within {timeout_s:.0f} s")
             raise self._unreachable(f"no reply within {timeout_s:.0f} s") from None
-        if self._owner and self._owner.end_if_hung(epoch):
-            raise self._unreachable(f"no reply within {self._owner.hang_s:.0f} s, and it is not awake") from None
+        if self._owner.end_if_hung(epoch):
+            raise self._unreachable(f"no reply within {self._patience_s:.0f} s, and it is not awake") from None
 
     def _unreachable(self, reason: str) -> DeviceUnreachable:
         return DeviceUnreachable(device=self._attach.welcome.device, reason=reason)

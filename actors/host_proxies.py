@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from actors.finding import session_with
 from actors.frames import ActorSender
-from actors.hosts import Host, find_host, sought_host
-from actors.owners import OwnerKind, make_owner, session_with
+from actors.hosts import Host, find_host
 from actors.seeking import HELLO_TIMEOUT_S, SeekOwner
 from kvcluster.attach.client import AttachClient, open_attach_client
 from kvcluster.attach.protocol import HandedHandle
@@ -28,8 +28,8 @@ from kvcluster.services.contact import Link
 from kvcluster.services.pages.port import PagePort, Pages
 
 
-def open_page_port(host: Host, owner: SeekOwner | None = None) -> PagePort:
-    """A session of this process with these pages, all mapped for reading. When they die, `owner` says how to go on.
+def open_page_port(host: Host) -> PagePort:
+    """A session of this process with these pages, all mapped for reading. When they die, others are sought.
 
     Raises:
         DeviceUnreachable: nobody answers at the socket, or what came is no such memory. Nothing stays open.
@@ -39,10 +39,12 @@ def open_page_port(host: Host, owner: SeekOwner | None = None) -> PagePort:
     with ExitStack() as undo:
         attach = open_attach_client(host.address.attach, session, timeout_s=HELLO_TIMEOUT_S)
         undo.callback(attach.close)
+        owner = SeekOwner(host.sought, Path(host.address.file), attach.welcome.lease_s)
+        owner.watch(attach)
         store = _mapped(attach, host)
         undo.pop_all()
-    seek = SeekPages(owner, host) if owner else None
-    return PagePort(session, attach.welcome, store, ActorSender(host.actor, attach, owner), seek=seek)
+    sender = ActorSender(host.actor, attach, owner)
+    return PagePort(session, attach.welcome, store, sender, seek=SeekPages(owner, host))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +68,7 @@ def open_page_session(geometry: KvGeometry, node_id: str, settings: Settings) ->
         ConfigError, DeviceUnreachable: as `find_host`. Nothing stays open.
         LimitReached, DriverError: as `open_page_port`. Nothing stays open.
     """
-    sought = sought_host(geometry, node_id, settings)
-
-    def opened(host: Host) -> PagePort:
-        path = Path(host.address.file)
-        owner = SeekOwner(
-            OwnerKind.HOST_PAGES, sought.name, node_id, path, lambda: make_owner(sought), settings.lease_s
-        )
-        return open_page_port(host, owner)
-
-    return session_with(lambda: find_host(geometry, node_id, settings), opened)
+    return session_with(lambda: find_host(geometry, node_id, settings), open_page_port)
 
 
 def _mapped(attach: AttachClient, host: Host) -> PageStore:

@@ -1,7 +1,7 @@
 """A node's host pages, the actor `host-kv/<node id>/<name>`: what it is made of, and whether the one there is the same.
 
 The shape of a block is the model's, and part of the name: models of one shape share pages, and one of another shape
-gets an actor of its own. How an actor is found or made is in `actors.owners`.
+gets an actor of its own. How an actor is found or made is in `actors.finding`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from actors.finding import find_owner
 from actors.host import HostKvActor
 from actors.host_spec import HostAddress, HostSpec, pages_name
-from actors.owners import OwnerKind, Sought, find_owner, incarnation, living_owner
+from actors.owners import OwnerKind, Sought, incarnation, living_owner
 from kvcluster.config import ConfigError, Settings
 from kvcluster.driver.limits import memory_room
 from kvcluster.failpoints import environment_of
@@ -23,11 +24,17 @@ from kvcluster.units import format_bytes
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Host pages that answered: their actor, what it is made of, and where clients attach."""
+    """Host pages that answered: their actor, where clients attach, and what they are made as again."""
 
-    spec: HostSpec
     actor: Any
     address: HostAddress
+    sought: Sought
+
+    @property
+    def spec(self) -> HostSpec:
+        """What they are made of."""
+        spec: HostSpec = self.sought.spec
+        return spec
 
 
 def host_spec(geometry: KvGeometry, node_id: str, settings: Settings) -> HostSpec:
@@ -61,7 +68,7 @@ def find_host(geometry: KvGeometry, node_id: str, settings: Settings, *, env: di
     sought = sought_host(geometry, node_id, settings)
     _check_room(sought.spec)
     found = find_owner(sought, env=env or environment_of(settings.failpoints))
-    return Host(sought.spec, found.actor, found.address)
+    return Host(found.actor, found.address, sought)
 
 
 def sought_host(geometry: KvGeometry, node_id: str, settings: Settings) -> Sought:

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from actors.backends import open_client_driver
-from actors.device_spec import DeviceAddress
-from actors.devices import Device, find_device, sought_device
+from actors.devices import Device, find_device
+from actors.finding import session_with
 from actors.frames import ActorSender
-from actors.owners import OwnerKind, make_owner, session_with
 from actors.seeking import HELLO_TIMEOUT_S, SeekOwner
 from kvcluster.attach.client import AttachClient, open_attach_client
 from kvcluster.config import Settings
@@ -35,7 +34,7 @@ class ActorTransport(ActorSender):
     """To a device: its descriptors become handles of this process's own `driver`."""
 
     def __init__(
-        self, actor: Any, attach: AttachClient, driver: Driver, page: Memory | None, owner: SeekOwner | None = None
+        self, actor: Any, attach: AttachClient, owner: SeekOwner, *, driver: Driver, page: Memory | None
     ) -> None:
         super().__init__(actor, attach, owner)
         self.page = page
@@ -75,28 +74,30 @@ class SeekDevice:
 
     def __call__(self, session: str, epoch: int, *, stopping: threading.Event) -> Link[Transport]:
         def opened(actor: Any, attach: AttachClient) -> Transport:
-            return ActorTransport(actor, attach, self.driver, page_memory(attach), self.owner)
+            return ActorTransport(actor, attach, self.owner, driver=self.driver, page=page_memory(attach))
 
         return self.owner.next_one(epoch, session, opened, stopping)
 
 
-def open_port(actor: Any, address: DeviceAddress, owner: SeekOwner | None = None) -> DevicePort:
-    """A session of this process with the device behind `actor`, which is sought when it dies, by `owner`'s rules.
+def open_port(device: Device) -> DevicePort:
+    """A session of this process with `device`, which is sought when it dies, and made again where it ended.
 
     Raises:
         DeviceUnreachable: nobody answers at its socket. Nothing stays open.
         DeviceMissing, DriverError: this process cannot use the device's memory. Nothing stays open.
     """
-    session = new_session()
+    session, address = new_session(), device.address
     with ExitStack() as undo:
         driver = open_client_driver(address)
         undo.callback(driver.close)
         attach = open_attach_client(address.attach, session, timeout_s=HELLO_TIMEOUT_S)
         undo.callback(attach.close)
+        owner = SeekOwner(device.sought, Path(address.file), attach.welcome.lease_s)
+        owner.watch(attach)
         page = page_memory(attach)
         undo.pop_all()
-    seek = SeekDevice(owner, driver) if owner else None
-    port = DevicePort(session, attach.welcome, driver, ActorTransport(actor, attach, driver, page, owner), seek=seek)
+    transport = ActorTransport(device.actor, attach, owner, driver=driver, page=page)
+    port = DevicePort(session, attach.welcome, driver, transport, seek=SeekDevice(owner, driver))
     port.progress = ProgressPage(page)
     return port
 
@@ -107,11 +108,4 @@ def open_session(name: str, node_id: str, settings: Settings) -> DevicePort:
     Raises:
         ConfigError, DeviceUnreachable, DeviceMissing, DriverError: as `find_device`. Nothing stays open.
     """
-    sought = sought_device(name, node_id, settings)
-
-    def opened(device: Device) -> DevicePort:
-        path = Path(device.address.file)
-        owner = SeekOwner(OwnerKind.DEVICE, name, node_id, path, lambda: make_owner(sought), settings.lease_s)
-        return open_port(device.actor, device.address, owner)
-
-    return session_with(lambda: find_device(name, node_id, settings), opened)
+    return session_with(lambda: find_device(name, node_id, settings), open_port)

@@ -8,15 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
 from actors.site import Place
 from actors.spec import Opened, Placed, WorkerFigures
 from kvcluster.driver.exits import Watched
 from kvcluster.services.completion import Completion, Refused
+from kvcluster.states import moved
 
 NOTHING = WorkerFigures()
 REAPED_WITHIN_S = 2.0  # of Ray's word that the process died; measured: one death in six is told before, by 5 ms
+
+
+class Stage(Enum):
+    """How far the actor of a seat has come."""
+
+    EMPTY = auto()  # none that has a process yet, or it is gone
+    PLACED = auto()  # it has a process
+    READY = auto()  # it has loaded the model
+
+
+STAGES = {
+    Stage.EMPTY: frozenset({Stage.EMPTY, Stage.PLACED}),
+    Stage.PLACED: frozenset({Stage.EMPTY, Stage.READY}),
+    Stage.READY: frozenset({Stage.EMPTY}),
+}
 
 
 @dataclass(slots=True)
@@ -28,8 +45,8 @@ class Seat:
 
     `awaited` is the actor's place, its start, or its long poll; `silent_s` how long it was listened to without a reply.
 
-    `requests` and `tokens` were answered from this seat, by whichever actor sat in it. `process` is the actor's from
-    its placement on, and `pid` the same from when it is ready; before that they are 0.
+    `requests` and `tokens` were answered from this seat, by whichever actor sat in it. `pid` is the actor's process;
+    0 where it has none.
     `told` is what the actor last said that it did, `before` what the actors before it did.
     """
 
@@ -37,8 +54,8 @@ class Seat:
     device: str
     actor: Any = None
     awaited: Any = None
+    stage: Stage = Stage.EMPTY
     pid: int = 0
-    process: int = 0
     pages: str = ""
     silent_s: float = 0.0
     restarts: int = 0
@@ -54,6 +71,11 @@ class Seat:
     def place(self) -> Place:
         """Where it is, by now."""
         return Place(self.node_id, self.device)
+
+    @property
+    def is_ready(self) -> bool:
+        """The actor has loaded the model."""
+        return self.stage is Stage.READY
 
     def ending(self) -> str:
         """How the actor's process ended, by the kernel's word, which comes a moment later than Ray's; empty where that
@@ -72,7 +94,8 @@ class Seat:
 
     def is_placed(self, placed: Placed) -> None:
         """The actor has a process, and says where it is to be."""
-        self.device, self.process = placed.device, placed.pid
+        self._move(Stage.PLACED)
+        self.device, self.pid = placed.device, placed.pid
 
     def open(self) -> None:
         """The actor that has the place is on its way."""
@@ -80,7 +103,8 @@ class Seat:
 
     def is_open(self, opened: Opened) -> None:
         """The actor is ready, and says where it is."""
-        self.pid, self.device, self.pages = opened.pid, opened.device, opened.pages
+        self._move(Stage.READY)
+        self.device, self.pages = opened.device, opened.pages
         self.session = opened.session
 
     def listen(self, awaited: Any) -> None:
@@ -89,8 +113,9 @@ class Seat:
 
     def leave(self) -> None:
         """The actor is gone, and nobody is waited for."""
+        self._move(Stage.EMPTY)
         self.before, self.told = self.figures, NOTHING
-        self.awaited, self.pid, self.process, self.session = None, 0, 0, ""
+        self.awaited, self.pid, self.session = None, 0, ""
         self.watch(None)
 
     def watch(self, process: Watched | None) -> None:
@@ -102,6 +127,9 @@ class Seat:
     def answered(self, outcome: Completion | Refused) -> None:
         self.requests += 1
         self.tokens += outcome.completion_tokens if isinstance(outcome, Completion) else 0
+
+    def _move(self, stage: Stage) -> None:
+        self.stage = moved(self.stage, stage, STAGES)
 
 
 def together(figures: Iterable[WorkerFigures]) -> WorkerFigures:

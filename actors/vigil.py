@@ -51,7 +51,11 @@ def open_vigil(ended: Callable[[Who, str], None]) -> Vigil:
 
 
 class Vigil:
-    """`ended` is called on the vigil's own thread, with what the kernel says, or nothing of an end in order."""
+    """`ended` is called once for each that ends, on the vigil's own thread, with what the kernel says.
+
+    With nothing of an end in order, and of one whose end the kernel does not tell: its parent did not reap it within
+    `REAPED_WITHIN_S`, or the kernel is an older one.
+    """
 
     def __init__(self, ended: Callable[[Who, str], None]) -> None:
         self._ended = ended

@@ -51,7 +51,7 @@ class RayWorkers:
         self._name = uuid4().hex[:8]
         self._node_id = ray.get_runtime_context().get_node_id()
         self._started_at = 0.0
-        self._stop_before = b""
+        self._stop_before = last_stop()  # what is told to everybody from now on is told to this job
         self._devices_at_start: dict[Place, DeviceStatistics | None] = {}
         self._pages_at_start: dict[Place, PageStatistics | None] = {}
         self.seats: list[Seat] = []
@@ -63,12 +63,12 @@ class RayWorkers:
     @property
     def ready(self) -> list[int]:
         """As `Workers.ready`."""
-        return [seat.number for seat in self.seats if seat.pid and seat.awaited is not None]
+        return [seat.number for seat in self.seats if seat.is_ready and seat.awaited is not None]
 
     @property
     def returning(self) -> list[int]:
         """As `Workers.returning`; one that does not start for `START_TIMEOUT_S` is lost, says `wait`."""
-        return [seat.number for seat in self.seats if not seat.pid and seat.awaited is not None]
+        return [seat.number for seat in self.seats if not seat.is_ready and seat.awaited is not None]
 
     def start(self) -> None:
         """Start `workers_per_device` workers at each device, and wait until all have loaded the model.
@@ -79,7 +79,8 @@ class RayWorkers:
                 (`stop`).
         """
         meet_supervisor()
-        self._stop_before = last_stop()
+        if self._is_stopped:
+            raise ClusterStopped
         try:
             self._place()
             self._open()
@@ -105,7 +106,7 @@ class RayWorkers:
 
     def drain(self, timeout_s: float) -> list[Finished]:
         """As `Workers.drain`: what the long polls brought, and what was finished since."""
-        seats = [seat for seat in self.seats if seat.pid and seat.awaited is not None]
+        seats = [seat for seat in self.seats if seat.is_ready and seat.awaited is not None]
         asked = [seat.actor.collect.remote(0.0) for seat in seats]
         if asked:
             ray.wait(asked, num_returns=len(asked), timeout=timeout_s)
@@ -117,7 +118,7 @@ class RayWorkers:
     def device_reports(self) -> list[DeviceReport]:
         """What each device and its workers did since `start`."""
         seconds = time.monotonic() - self._started_at
-        asked = [(seat, seat.actor.figures.remote()) for seat in self.seats if seat.pid]
+        asked = [(seat, seat.actor.figures.remote()) for seat in self.seats if seat.is_ready]
         for seat, reference in asked:
             seat.told = told(reference) or seat.told
         return [self._report(place, seconds) for place in self._devices()]
@@ -130,7 +131,7 @@ class RayWorkers:
 
     def stop(self) -> None:
         """End every worker: politely, and after `STOP_TIMEOUT_S` by force."""
-        stopping = [seat.actor.stop.remote() for seat in self.seats if seat.pid]
+        stopping = [seat.actor.stop.remote() for seat in self.seats if seat.is_ready]
         if stopping:
             ray.wait(stopping, num_returns=len(stopping), timeout=STOP_TIMEOUT_S)
         for seat in self.seats:
@@ -193,7 +194,7 @@ class RayWorkers:
                 seat.watch(watch_begun(placed.pid, placed.started))
 
     def _who(self, seat: Seat) -> Who:
-        return Who(WORKER, self._named(seat), seat.node_id, seat.process)
+        return Who(WORKER, self._named(seat), seat.node_id, seat.pid)
 
     def _named(self, seat: Seat) -> str:
         return f"{self._name}/{seat.number}"
@@ -229,7 +230,7 @@ class RayWorkers:
     def _unheard(self, seat: Seat, waited_s: float) -> Iterator[Event]:
         """A worker that replies to nothing for longer than its lease is taken for hung."""
         seat.silent_s += waited_s
-        limit_s = POLL_S + self._settings.lease_s if seat.pid else START_TIMEOUT_S
+        limit_s = POLL_S + self._settings.lease_s if seat.is_ready else START_TIMEOUT_S
         if seat.silent_s > limit_s:
             yield self._lost(seat, f"it did not answer for more than {limit_s:.0f} s")
 

@@ -4,7 +4,7 @@ Every error has its figures as fields, given by keyword, and survives pickling, 
 actor or a `wire.faults.Fault` and still be caught by its class. A caller's misuse (a negative size, an object
 used after close) is a plain ValueError or TypeError, not one of these.
 
-    try later         OutOfBudget, OutOfBlocks, DeviceUnreachable
+    try later         OutOfBudget, OutOfBlocks, DeviceUnreachable, DeviceGone
     ask differently   NeverFits, NotShareable, GrantRefused, UnknownRequest, NotAllowed, StaleEpoch, LateDuplicate,
                       SessionEnded, BadFrame, LimitReached, DeviceMissing
     the hardware      DriverError
@@ -73,6 +73,10 @@ class DeviceUnreachable(KvClusterError):
         super().__init__(f"device {device} cannot be reached: {reason}")
         self.device = device
         self.reason = reason
+
+
+class DeviceGone(DeviceUnreachable):
+    """Nobody serves there now: it left, or died, or says nothing. Whoever finds it again may reach its next process."""
 
 
 class DeviceMissing(KvClusterError):

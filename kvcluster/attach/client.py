@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 
 from kvcluster.attach.heartbeats import Heartbeats
@@ -86,6 +86,13 @@ class AttachClient:
         """The device was heard to say that the session is over. It is heard by `pushes` and `redeem`, and for good."""
         return self._line.is_fenced
 
+    def when_silent(self, is_gone: Callable[[], bool]) -> None:
+        """Whoever waits here and hears nothing for a lease asks `is_gone` from now on, again and again.
+
+        Where it says so, the connection is ended, and that is a DeviceUnreachable. Before the first wait.
+        """
+        self._line.when_silent(self.welcome.lease_s, is_gone)
+
     def redeem(
         self, seq: int, take: Take, *, known: Collection[ImportKey] = (), timeout_s: float = REPLY_TIMEOUT_S
     ) -> None:
@@ -93,7 +100,8 @@ class AttachClient:
         where it is not `known`.
 
         Each descriptor is closed once it was taken, so that few are open at once. A device that is slow is waited for
-        as long as it is for a frame's reply; one that ends is noticed at once.
+        as long as it is for a frame's reply; one that ends is noticed at once, and one that hangs as `when_silent` has
+        it.
 
         Raises:
             DeviceUnreachable: the connection has ended, or no answer in time. While `alive`, asking again is fine.

@@ -1,9 +1,9 @@
-"""Asking whoever listens at an address whether he is awake: for somebody who waits for him, and hears nothing.
+"""Who listens at an address, and whether he is awake: for somebody who waits for him, and hears nothing.
 
-A process that is stopped keeps its sockets: the kernel goes on connecting to them, and nobody ever answers. One that is
-only busy answers, because what listens is a thread of its own (`attach.server`), which waits for a frame at most. The
-question is a heartbeat without a hello, which a server refuses, and ends that connection: it begins no session, uses no
-name, and takes no lock.
+A process that is stopped keeps its sockets: the kernel goes on connecting to them, and nobody ever answers. One that
+serves answers on a thread of its own (`attach.server`), which waits for the service's lock whenever another client says
+something; so one that is at a single frame for all the time of the question is silent as well. The question is a
+heartbeat without a hello, which a server refuses, and ends that connection: it begins no session and uses no name.
 """
 
 from __future__ import annotations
@@ -16,24 +16,36 @@ from kvcluster.errors import DeviceUnreachable, LimitReached, SessionEnded
 from kvcluster.wire.socket import Heartbeat
 
 
-def silent_process(address: str, *, timeout_s: float) -> int | None:
-    """A pidfd, which is the caller's, of the process that listens there and says nothing for so long.
+def process_at(address: str, *, timeout_s: float) -> int | None:
+    """A pidfd, which is the caller's, of the process that listens there, awake or not.
 
-    None where it answers or ends, where nobody listens, and where it cannot be asked: its queue is full, or this
-    process has no descriptor left.
+    None where nobody listens, or it ends, and where that cannot be told: its queue is full for so long, or this process
+    has no descriptor left.
     """
+    try:
+        line = open_line(address, time.monotonic() + timeout_s)
+    except (DeviceUnreachable, LimitReached):
+        return None
+    with line.socket:
+        return _process_of(line)
+
+
+def silent_process(address: str, *, timeout_s: float) -> int | None:
+    """The same of one that says nothing for so long; None also where it answers."""
     deadline = time.monotonic() + timeout_s
     try:
         line = open_line(address, deadline)
     except (DeviceUnreachable, LimitReached):
         return None
     with line.socket:
-        if _answers(line, deadline) or is_hung_up(line.socket):
-            return None
-        try:
-            return open_pidfd(line.socket, "")
-        except (SessionEnded, LimitReached):  # it is dead by now
-            return None
+        return None if _answers(line, deadline) or is_hung_up(line.socket) else _process_of(line)
+
+
+def _process_of(line: Line) -> int | None:
+    try:
+        return open_pidfd(line.socket, "")
+    except (SessionEnded, LimitReached):  # it is dead by now
+        return None
 
 
 def _answers(line: Line, deadline: float) -> bool:

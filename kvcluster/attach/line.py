@@ -1,15 +1,20 @@
 """A client's socket, with deadlines: one message out, one in, and every failure a DeviceUnreachable.
 
+It is a DeviceGone where another process may serve there a moment later: nobody listens, or the connection ended, or
+nothing is heard in time. No waiting cures the others.
+
 Deadlines are of `time.monotonic()`. One thread at a time.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import struct
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -24,7 +29,7 @@ from kvcluster.attach.sockets import (
     send,
     wait_for,
 )
-from kvcluster.errors import BadFrame, DeviceUnreachable, LimitReached
+from kvcluster.errors import BadFrame, DeviceGone, DeviceUnreachable, LimitReached
 from kvcluster.wire.codec import decode_socket, encode
 from kvcluster.wire.messages import Message
 from kvcluster.wire.socket import Fenced, Push, SocketMessage
@@ -52,6 +57,12 @@ class Line:
         self.device = device
         self.pushes: deque[Push] = deque()
         self.is_fenced = False
+        self._patience_s = math.inf
+        self._is_gone: Callable[[], bool] = lambda: False
+
+    def when_silent(self, patience_s: float, is_gone: Callable[[], bool]) -> None:
+        """From now on whoever waits asks `is_gone` each time that nothing was heard for so long; True ends the line."""
+        self._patience_s, self._is_gone = patience_s, is_gone
 
     def say(self, message: Message, deadline: float) -> None:
         """Send `message`, waiting for room.
@@ -66,7 +77,7 @@ class Line:
             except BlockingIOError:
                 self._wait(select.POLLOUT, deadline)
             except OSError as error:
-                raise self.lost(f"the connection has ended ({error.strerror})") from None
+                raise self._gone(f"the connection has ended ({error.strerror})") from None
 
     def hear(self, deadline: float) -> Heard:
         """The next answer; pushes that come before it are put aside.
@@ -82,7 +93,7 @@ class Line:
             except BlockingIOError:
                 continue
             except OSError as error:
-                raise self.lost(f"the connection has ended ({error.strerror})") from None
+                raise self._gone(f"the connection has ended ({error.strerror})") from None
             heard = self._understood(packet)
             if not isinstance(heard.message, Push):
                 return heard
@@ -126,6 +137,9 @@ class Line:
     def lost(self, reason: str) -> DeviceUnreachable:
         return DeviceUnreachable(device=self.device, reason=reason)
 
+    def _gone(self, reason: str) -> DeviceGone:
+        return DeviceGone(device=self.device, reason=reason)
+
     def _put_aside(self, push: Push) -> None:
         if isinstance(push, Fenced):
             self.is_fenced = True
@@ -136,7 +150,7 @@ class Line:
         with ExitStack() as undo:
             undo.callback(close_all, packet.fds)
             if not packet.data:
-                raise self.lost("it closed the connection")
+                raise self._gone("it closed the connection")
             try:
                 message = decode_socket(packet.data)
             except BadFrame as error:
@@ -145,15 +159,20 @@ class Line:
         return Heard(message, packet.fds, packet.is_whole)
 
     def _wait(self, event: int, deadline: float) -> None:
-        if not wait_for(self.socket, event, deadline - time.monotonic()):
-            raise self.lost("no answer in time")
+        while not wait_for(self.socket, event, min(self._patience_s, deadline - time.monotonic())):
+            if time.monotonic() >= deadline:
+                raise self._gone("no answer in time")
+            if self._is_gone():
+                self.hang_up()
+                raise self._gone(f"no answer within {self._patience_s:.0f} s, and it is not awake")
 
 
 def open_line(address: str, deadline: float) -> Line:
     """Connect to a server of our own user.
 
     Raises:
-        DeviceUnreachable: nobody listens there, not in time, or another user does. Nothing stays open.
+        DeviceGone: nobody listens there, or not in time. Nothing stays open.
+        DeviceUnreachable: another user's process does. Nothing stays open.
         LimitReached: this process has no descriptor left. Nothing changed.
     """
     name = address.replace("\0", "@")
@@ -162,7 +181,7 @@ def open_line(address: str, deadline: float) -> Line:
         try:
             _connect(connection, address, deadline)
         except OSError as error:
-            raise DeviceUnreachable(device=name, reason=f"cannot connect ({error.strerror})") from None
+            raise DeviceGone(device=name, reason=f"cannot connect ({error.strerror})") from None
         if not is_trusted(peer_of(connection)):
             raise DeviceUnreachable(device=name, reason="another user's process listens under its name")
         undo.pop_all()

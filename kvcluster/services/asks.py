@@ -24,11 +24,11 @@ from kvcluster.errors import KvClusterError
 from kvcluster.index.token_chain import ID_BYTES
 from kvcluster.services.prefix import Prefix
 from kvcluster.services.progress_page import MOST_IDS
-from kvcluster.services.sequence import Grant, SequenceMemory
 from kvcluster.wire.messages import MOST_TOKENS
 
 if TYPE_CHECKING:
     from kvcluster.services.pages.asks import Fork, Permute
+    from kvcluster.services.sequence import Grant, SequenceMemory
 
 MOST_ASKS = 1024  # in one frame
 MOST_OPERATIONS = 4096  # in one frame, as the wire has it

@@ -37,18 +37,23 @@ class ClientHalf:
         self._granule_bytes = granule_bytes
 
     def refusal(self, ask: Ask, here: Welcome) -> KvClusterError | None:
-        """Why the device, which is `here` now, is not even asked. A plan of another incarnation is given up."""
+        """Why the device, which is `here` now, is not even asked. Nothing is changed yet: see `refused`."""
         match ask:
             case Join(prefix=Prefix(device, epoch, number)) if (device, epoch) != (here.device, here.epoch):
                 reason = f"prefix {number} is one of device {device} as it was in epoch {epoch}"
                 return NotShareable(kind=Refusal.NO_SUCH_PREFIX, reason=reason)
             case Seal(memory) if (plan := memory.holdings.publication) and plan.epoch != here.epoch:
-                memory.holdings.publication = None  # whose windows are mapped as they were
                 reason = f"prefix {plan.number} was planned by device {here.device} as it was in epoch {plan.epoch}"
                 return NotShareable(kind=Refusal.NO_SUCH_PREFIX, reason=reason)
             case Shed(after=after) if after is not None and not is_over(after):
                 return NotAllowed(reason="work that may use the memory is under way")
         return refusal_of(ask)
+
+    def refused(self, ask: Ask, refusal: KvClusterError) -> Said:
+        """It is not asked. A plan of another incarnation is given up with it: its windows are mapped as they were."""
+        if isinstance(ask, Seal):
+            ask.memory.holdings.publication = None
+        return (), refusal
 
     def first(self, ask: Ask) -> Said:
         """What is done here first: what the device is told of it, and what this process could not do."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from kvcluster.errors import DeviceUnreachable, NotAllowed, SessionEnded
+from kvcluster.errors import DeviceGone, NotAllowed, SessionEnded
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import HandleId, RequestId
 from kvcluster.services.device_settings import DeviceSettings
@@ -93,7 +93,7 @@ class Clients:
     def hello(self, hello: Hello, *, pid: int) -> Welcome:
         """A client is here, in process `pid`. Raises as `DeviceService.hello`."""
         if self.is_leaving:
-            raise DeviceUnreachable(device=self._settings.name, reason="it is leaving")
+            raise DeviceGone(device=self._settings.name, reason="it is leaving")
         if hello.session in self.sessions or hello.session in self._ended:
             raise NotAllowed(reason=f"session {hello.session} was here before: take a new name")
         if self._survivors.get(hello.session, pid) != pid:

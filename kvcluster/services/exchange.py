@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Generic, NoReturn, Protocol, TypeVar
 
+from kvcluster.driver.protocol import PhysicalHandle
 from kvcluster.errors import DeviceUnreachable, InvariantBroken, KvClusterError, SessionEnded, StaleEpoch
 from kvcluster.ids import new_session
 from kvcluster.services.contact import Contact, Link, Seek, Way
 from kvcluster.services.correspondence import Correspondence, Sent, Traffic
-from kvcluster.services.transport import Sender
+from kvcluster.services.transport import Sender, Transport
 from kvcluster.wire import messages as wire
 from kvcluster.wire.faults import error_of
 from kvcluster.wire.socket import Reclaim, Welcome
@@ -149,7 +150,7 @@ class Exchange(Generic[L, W]):
             raise
         if reply.fault and reply.fault.error in _ENDS and self.can_be_found:
             error = error_of(reply.fault)
-            raise self.not_served(error) from error
+            raise self._not_served(error) from error
         return reply
 
     def hear(self, sent: SentTo) -> wire.Reply | DeviceUnreachable:
@@ -164,6 +165,25 @@ class Exchange(Generic[L, W]):
             if not self.can_be_found:
                 raise
             return loss
+
+    def redeem(self: Exchange[Transport, W], sent: SentTo) -> Sequence[PhysicalHandle]:
+        """The handles that an answered frame handed over, as `Transport.redeem` has them; it is counted.
+
+        Raises:
+            DeviceUnreachable: the owner died, or has ended the session. Nothing is held. Where it `can_be_found`,
+                nothing is sent before it is, and what it gave is gone.
+            Whatever it refuses with, or this process: as `Transport.redeem`. What it gave is to be given back.
+        """
+        _, one = sent
+        assert one is not None  # or nothing was answered
+        try:
+            handles = self.line.redeem(one.seq)
+        except KvClusterError as failure:
+            if (loss := self._not_served(failure)) is failure:
+                raise
+            raise loss from failure
+        self.traffic.redemptions += 1
+        return handles
 
     def give_back(self, ops: Sequence[wire.Operation]) -> None:
         """Tell the owner what it gave and could not be used here.
@@ -183,7 +203,7 @@ class Exchange(Generic[L, W]):
             if result.fault:
                 raise InvariantBroken(sentence=f"the owner does not take back what it gave: {result.fault}")
 
-    def not_served(self, failure: KvClusterError) -> KvClusterError:
+    def _not_served(self, failure: KvClusterError) -> KvClusterError:
         """The owner answered with `failure`; what is to be told of it, once it is clear whether somebody is lost."""
         if not self.can_be_found:
             return failure
@@ -214,6 +234,7 @@ class Exchange(Generic[L, W]):
         Raises:
             SessionEnded: of the session that is over, always; but for
             DeviceUnreachable: nobody here knows how to find the owner.
+        Either way the line is closed, and `session` is the next one's name already.
         """
         ended = self.session
         self.line.close()

@@ -1,10 +1,26 @@
-"""Asks cut into frames: one, unless more is due at once than a frame carries."""
+"""Asks cut into frames: one, unless more is due at once than a frame carries. And what became of a frame of one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from kvcluster.services.asks import MOST, Ask, Load, load_of
+from kvcluster.services.asks import MOST, Ask, Load, Outcome, load_of
+
+if TYPE_CHECKING:
+    from kvcluster.services.kv_port import PendingFrame
+
+
+def outcome_of(pending: PendingFrame) -> Outcome:
+    """What became of the only ask of a frame; waits for it.
+
+    Raises:
+        Whatever it is refused with, and as `PendingFrame.settle`. The state is that of its ask (`services.asks`).
+    """
+    [outcome] = pending.settle()
+    if outcome.error:
+        raise outcome.error
+    return outcome
 
 
 def in_frames(

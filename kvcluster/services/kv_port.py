@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import torch
 
     from kvcluster.services.asks import Ask, Load, Outcome
-    from kvcluster.services.exchange import Exchange
+    from kvcluster.services.correspondence import Traffic
     from kvcluster.services.memory_state import MemoryState
     from kvcluster.services.progress_page import ProgressPage
     from kvcluster.services.sequence import SequenceSpec
-    from kvcluster.wire.socket import Welcome
+    from kvcluster.wire.socket import Reclaim, Welcome
 
 
 class KvMemory(Protocol):
@@ -77,8 +77,15 @@ class KvPort(Protocol):
     progress: ProgressPage | None
 
     @property
-    def exchange(self) -> Exchange[Any, Any]:
-        """Its frames and replies: whether the owner is lost, what it demands back, and what was said so far."""
+    def is_lost(self) -> bool:
+        """Whether nothing is answered before `in_touch` says so: the owner is sought, or has ended the session."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What was said so far, whatever incarnation of the owner heard it."""
+
+    def pushes(self) -> tuple[Reclaim, ...]:
+        """What the owner demands back since the last call. Never waits."""
 
     @property
     def quarantined_bytes(self) -> int:

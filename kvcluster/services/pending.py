@@ -181,14 +181,12 @@ class PendingAsks:
 
     def _map(self, sent: SentTo, pieces: Sequence[tuple[int, Piece]]) -> None:
         try:
-            handles = self._port.exchange.line.redeem(sent[1].seq if sent[1] else 0)
-        except KvClusterError as refusal:
-            failure = self._port.exchange.not_served(refusal)
+            handles = self._port.exchange.redeem(sent)
+        except KvClusterError as failure:
             for place, piece in pieces:
                 if not isinstance(piece, PlannedWindows):
                     self._fail(place, piece, failure)
             return
-        self._port.exchange.traffic.redemptions += 1
         reach(Failpoint.CLIENT_REDEEMED)
         failed: dict[int, KvClusterError] = {}
         supply = Supply(handles)

@@ -29,16 +29,19 @@ from kvcluster.services.ask_checks import check
 from kvcluster.services.asks import Ask, End, Load, Outcome, load_of
 from kvcluster.services.client_half import ClientHalf
 from kvcluster.services.contact import Link, Seek
+from kvcluster.services.correspondence import Traffic
 from kvcluster.services.departures import Departures
 from kvcluster.services.exchange import Exchange, Touch
+from kvcluster.services.open_memories import OpenMemories
 from kvcluster.services.pending import PendingAsks
 from kvcluster.services.progress_page import ProgressPage
 from kvcluster.services.recovery import Recovery
+from kvcluster.services.renewal import MOST_REQUESTS
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 from kvcluster.services.taken_back import TakenBack
 from kvcluster.services.transport import Transport
 from kvcluster.services.verbs import Verbs
-from kvcluster.wire.socket import Welcome
+from kvcluster.wire.socket import Reclaim, Welcome
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +51,7 @@ class DevicePort:
     """One session with one device. `welcome` is what the device said of itself. Used by one thread.
 
     `exchange` are its frames and replies; `verbs` ask for one request at a time. `computes_on` is the torch device of
-    its memory, where that is not the CPU's.
+    its memory, where that is not the CPU's. A device that was restarted hears of `most_registered` requests in a frame.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class DevicePort:
         transport: Transport,
         *,
         seek: Seek[Transport] | None = None,
+        most_registered: int = MOST_REQUESTS,
     ) -> None:
         self.driver = driver
         self.computes_on: torch.device | None = None
@@ -66,13 +70,12 @@ class DevicePort:
         self.exchange: Exchange[Transport, Transport] = Exchange(session, welcome, transport, seek)
         self._requests = itertools.count(1)
         self._grants = itertools.count(1)
-        self._memories: set[SequenceMemory] = set()
-        self._unsettled: dict[PendingAsks, None] = {}  # in the order in which they were sent
+        self._open = OpenMemories()
         self._held: dict[SequenceMemory, Sequence[PhysicalHandle]] = {}  # of publications that are under way
         self._departures = Departures(self.submit)
         self._half = ClientHalf(self._departures, self._grants, welcome.granule_bytes)
         self.verbs = Verbs(self.submit, self._departures, self._grants)
-        self.recovery = Recovery(self.exchange, self._half, self._memories, self._unsettled)
+        self._recovery = Recovery(self.exchange, self._half, self._open, most_registered=most_registered)
 
     @property
     def quarantined_bytes(self) -> int:
@@ -89,6 +92,20 @@ class DevicePort:
         """What the device said of itself, as it is now."""
         return self.exchange.welcome
 
+    @property
+    def is_lost(self) -> bool:
+        """As `KvPort`."""
+        return self.exchange.is_lost
+
+    @property
+    def traffic(self) -> Traffic:
+        """As `KvPort`."""
+        return self.exchange.traffic
+
+    def pushes(self) -> tuple[Reclaim, ...]:
+        """As `KvPort`."""
+        return self.exchange.pushes()
+
     @operation
     def memory(self, spec: SequenceSpec) -> SequenceMemory:
         """A new request: its address is reserved in this process; the device hears of it with its first ask.
@@ -101,7 +118,7 @@ class DevicePort:
         shape = Shape.of(spec.geometry, spec.layout, granule_bytes, chunk_tokens=spec.chunk_tokens)
         request = RequestId(self.session, next(self._requests))
         memory = SequenceMemory(self, request, spec, open_range(self.driver, RangeMap(shape, spec.max_tokens)))
-        self._memories.add(memory)
+        self._open.opened(memory)
         return memory
 
     @operation
@@ -118,16 +135,17 @@ class DevicePort:
             DeviceUnreachable: the way is closed, and nobody here finds another; the session is of no more use.
         """
         check(asks)
-        refusals = [self._half.refusal(ask, self.welcome) for ask in asks]  # all that can be, before any unmapping
-        asked = [() if r else encoding.operations_of(ask, self._grants) for ask, r in zip(asks, refusals, strict=True)]
-        given = [((), r) if r else self._half.first(ask) for ask, r in zip(asks, refusals, strict=True)]
+        judged = [(ask, self._half.refusal(ask, self.welcome)) for ask in asks]  # all that can be, before any unmapping
+        asked = [() if r else encoding.operations_of(ask, self._grants) for ask, r in judged]
+        given = [self._half.refused(ask, r) if r else self._half.first(ask) for ask, r in judged]
         ops = [op for ask_ops, (back_ops, _) in zip(asked, given, strict=True) for op in (*ask_ops, *back_ops)]
         sent = self.exchange.send(ops) if ops else None
         for ask in asks:
             ask.memory.in_flight = True
-        self._memories -= {ask.memory for ask in asks if isinstance(ask, End)}
+            if isinstance(ask, End):
+                self._open.ended(ask.memory)
         pending = PendingAsks(self, [(ask, error) for ask, (_, error) in zip(asks, given, strict=True)], sent)
-        self._unsettled[pending] = None
+        self._open.sent(pending)
         return pending
 
     @operation
@@ -142,15 +160,15 @@ class DevicePort:
             DeviceUnreachable: the device is gone for good; or it lives, and has ended the session without being heard
                 (its connection broke, or a reply came too late): this process is to end, for nothing else gives
                 back what it had there. What is mapped stays mapped.
-            Whatever it refuses to register: likewise.
+            Whatever it refuses to hear: likewise; if it was found under another name, every memory is closed already.
         """
         match self.exchange.look():
             case Link() as found:
-                return self.recovery.go_on(found, self.progress)
+                return self._recovery.go_on(found, self.progress)
             case Touch.GONE:
                 self.exchange.lose(self.exchange.loss("its socket closed"))
             case Touch.ENDED:
-                self.recovery.begin_again()
+                self._recovery.begin_again()
             case Touch.REACHED:
                 return True
         return False
@@ -178,7 +196,7 @@ class DevicePort:
 
     def memories(self) -> tuple[SequenceMemory, ...]:
         """Those that are not closed."""
-        return tuple(self._memories)
+        return self._open.all()
 
     @operation
     def close(self) -> None:
@@ -195,7 +213,7 @@ class DevicePort:
 
     def settled(self, pending: PendingAsks) -> None:
         """Its outcomes are there."""
-        self._unsettled.pop(pending, None)
+        self._open.settled(pending)
         self._let_go()
 
     def hold(self, memory: SequenceMemory, handles: Sequence[PhysicalHandle]) -> None:

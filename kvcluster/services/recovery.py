@@ -14,32 +14,31 @@ from kvcluster.errors import DeviceUnreachable, SessionEnded
 from kvcluster.services.client_half import ClientHalf
 from kvcluster.services.contact import Link
 from kvcluster.services.exchange import Exchange
-from kvcluster.services.renewal import MOST_REQUESTS, register_all
-from kvcluster.services.sequence import SequenceMemory
+from kvcluster.services.open_memories import OpenMemories
+from kvcluster.services.renewal import register_all
 from kvcluster.services.transport import Transport
 from kvcluster.wire import messages as wire
 from kvcluster.wire.restart import MOST_GIVEN_UP
 
 if TYPE_CHECKING:
-    from kvcluster.services.pending import PendingAsks
     from kvcluster.services.progress_page import ProgressPage
 
 
 class Recovery:
-    """Of one port: `memories` and `unsettled` are what it has open, and `half` unmaps. Registers so many in a frame."""
+    """Of one port: `opened` is what it has open, and `half` unmaps. Registers `most_registered` requests in a frame."""
 
     def __init__(
         self,
         exchange: Exchange[Transport, Transport],
         half: ClientHalf,
-        memories: set[SequenceMemory],
-        unsettled: dict[PendingAsks, None],
+        opened: OpenMemories,
+        *,
+        most_registered: int,
     ) -> None:
-        self.most_registered = MOST_REQUESTS
         self._exchange = exchange
         self._half = half
-        self._memories = memories
-        self._unsettled = unsettled
+        self._opened = opened
+        self._most_registered = most_registered
         self._given_up: list[str] = []  # sessions of which nothing is mapped, and nobody has heard so
 
     def go_on(self, link: Link[Transport], progress: ProgressPage | None) -> bool:
@@ -51,14 +50,14 @@ class Recovery:
             SessionEnded: it was found under another name than was sought, so that it has ended the session: every
                 memory is closed.
             DeviceUnreachable: it has other granules, and its session is ended again. What is mapped stays mapped.
-            Whatever it refuses to register: likewise.
+            Whatever it refuses to hear: what is mapped stays mapped; under another name every memory is closed already,
+                and this is raised in place of SessionEnded. The port's session is the one that was found.
         """
         exchange, before, sought = self._exchange, self._exchange.welcome, self._exchange.session
         if link.welcome.granule_bytes != before.granule_bytes:
             link.way.close()
             raise exchange.loss(f"it came back with granules of {link.welcome.granule_bytes} bytes")
-        for pending in self._unsettled:
-            pending.lose(exchange.loss("it was restarted before it answered"))
+        self._opened.lose(exchange.loss("it was restarted before it answered"))
         exchange.go_on(link, link.way)
         if progress is not None and link.way.page is not None:
             progress.move_to(link.way.page)
@@ -91,10 +90,10 @@ class Recovery:
         try:
             register_all(
                 self._exchange,
-                tuple(self._memories),
+                self._opened.all(),
                 before_epoch=before_epoch,
                 complete=wire.Complete(kept_bytes=kept_bytes, given_up=given_up),
-                most_requests=self.most_registered,
+                most_requests=self._most_registered,
             )
         except DeviceUnreachable:
             if not self._exchange.is_lost:
@@ -106,8 +105,4 @@ class Recovery:
     def _give_up(self, session: str) -> None:
         """Every memory is unmapped and closed: nothing is left of the session, whether its device hears so or not."""
         self._given_up.append(session)
-        for memory in tuple(self._memories):
-            memory.in_flight = False
-            self._half.end(memory)
-            self._memories.discard(memory)
-        self._unsettled.clear()
+        self._opened.give_up(self._half.end)

@@ -15,6 +15,7 @@ from kvcluster.driver.protocol import Fence
 from kvcluster.ids import RequestId
 from kvcluster.index.token_chain import packed
 from kvcluster.mapping.address_range import AddressRange
+from kvcluster.services.asks import Ask, Find, Join, Leave, ReturnGrant, Spend
 from kvcluster.services.holdings import Holdings
 from kvcluster.services.memory_state import MEMORY_MOVES, MemoryState
 from kvcluster.services.prefix import Prefix
@@ -26,7 +27,6 @@ from kvcluster.states import moved
 if TYPE_CHECKING:
     import torch
 
-    from kvcluster.services.asks import Ask
     from kvcluster.services.port import DevicePort
     from kvcluster.tensors.views import KvViews
 
@@ -130,7 +130,7 @@ class SequenceMemory:
             GrantRefused: it is not held. Nothing changed.
             DriverError: a graph is being captured. Nothing changed.
         """
-        self._port.verbs.give_back(self, grant)
+        self._port.verbs.one(ReturnGrant(self, grant))
 
     @operation
     def commit(self, tokens: int, grant: Grant) -> None:
@@ -151,7 +151,7 @@ class SequenceMemory:
 
         Source: "Virtual Memory for KV Cache", case one.
         """
-        self._port.verbs.commit(self, tokens, grant)
+        self._port.verbs.one(Spend(self, tokens, grant))
 
     @operation
     def publish(self, tokens: int, *, written: int | None = None) -> Prefix:
@@ -191,7 +191,7 @@ class SequenceMemory:
             Quarantined: and an undo failed: it stays mapped, and the prefix's until this process is gone. The memory
                 takes no more commits.
         """
-        return self._port.verbs.join(self, prefix, tokens)
+        return self._port.verbs.one(Join(self, prefix, tokens)).joined_tokens
 
     @operation
     def find(self, token_ids: Sequence[int], tokens: int) -> int:
@@ -201,7 +201,7 @@ class SequenceMemory:
         wrote it. Where nothing is known it is a grant and a commit. Raises as these, and as `join`, but that nothing
         known is no error: `joined_tokens` is 0.
         """
-        return self._port.verbs.find(self, token_ids, tokens)
+        return self._port.verbs.one(Find(self, packed(token_ids), tokens)).joined_tokens
 
     def publication(self, tokens: int, *, written: int) -> tuple[Ask, ...]:
         """The asks, a frame each, that share the first `tokens` tokens; none where that adds nothing."""
@@ -217,7 +217,7 @@ class SequenceMemory:
             Quarantined: windows could not be unmapped: the prefix keeps them until this process is gone.
             DriverError: a graph is being captured. Nothing changed.
         """
-        self._port.verbs.leave(self)
+        self._port.verbs.one(Leave(self))
 
     @operation
     def release(self, *, after: Fence | None = None) -> None:

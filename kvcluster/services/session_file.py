@@ -153,7 +153,7 @@ class SessionFile:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """An incarnation, and where it listens."""
+    """An incarnation, and where it listens; nothing as long as it does not."""
 
     epoch: int
     address: str
@@ -161,6 +161,12 @@ class Listening:
 
 def listening_at(path: Path) -> Listening | None:
     """Which incarnation listens where, by the file at `path`; None where none does, as far as the file says."""
+    begun = begun_at(path)
+    return begun if begun is not None and begun.address else None
+
+
+def begun_at(path: Path) -> Listening | None:
+    """The incarnation that began last, by the file at `path`: without an address, as long as it listens nowhere."""
     try:
         with path.open("rb") as file:
             header = file.read(HEAD_BYTES)
@@ -169,8 +175,8 @@ def listening_at(path: Path) -> Listening | None:
     if len(header) < HEAD_BYTES:
         return None
     table = SessionTable(memoryview(header).cast("Q"))
-    address = table.address  # a name in the abstract namespace begins with a zero
-    return Listening(table.epoch, os.fsdecode(address)) if table.is_one and address else None
+    # an address in the abstract namespace begins with a zero
+    return Listening(table.epoch, os.fsdecode(table.address)) if table.is_one else None
 
 
 def clients_in(path: Path) -> tuple[int, ...]:

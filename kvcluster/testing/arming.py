@@ -29,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from kvcluster.errors import DriverError
@@ -36,6 +37,7 @@ from kvcluster.failpoints import Failpoint, Passer, ReplyLost, arm, passer
 
 EXIT_STATUS = 70
 MARKS = "marks"
+MOST_DELAY_S = 3600.0
 _POLL_S = 0.002
 _POINTS = {str(point): point for point in Failpoint}
 _ACTIONS = {  # with an argument?
@@ -133,7 +135,11 @@ def _parse(part: str) -> Fault:
     where, equals, what = part.partition("=")
     kind, colon, name = where.rpartition(":")
     if not equals or name not in _POINTS:
-        raise ValueError(f"{part!r} names no failpoint: write {next(iter(Failpoint))}=ACTION")
+        near = get_close_matches(name, _POINTS, 1)
+        known = f"did you mean {near[0]}? " if near and near[0] != name else ""
+        raise ValueError(
+            f"{part!r} names no failpoint: {known}write NAME=ACTION (kvcluster failpoints lists the names)"
+        )
     point = _POINTS[name]
     if colon and kind not in point.passers:
         raise ValueError(f"{kind!r} names no kind of process that passes {name}: {', '.join(point.passers)} do")
@@ -141,12 +147,19 @@ def _parse(part: str) -> Fault:
     action, _, argument = what.partition(":")
     if action not in _ACTIONS or bool(argument) != _ACTIONS[action]:
         raise ValueError(f"{what!r} is no action: write raise, delay:SECONDS, hang:FILE, lose, kill or exit")
-    if action == "delay":
-        float(argument)
+    if action == "delay" and not _is_seconds(argument):
+        raise ValueError(f"{argument!r} are no seconds to wait: write a number from 0 to {MOST_DELAY_S:.0f}")
     if action == "lose" and point is not Failpoint.CLIENT_REPLY:
         raise ValueError(f"{what!r} is no action at {name}: a reply is lost where it arrives")
     which, percent = _passage(passage)
     return Fault(point, action, argument, which, percent, Passer(kind) if colon else None)
+
+
+def _is_seconds(text: str) -> bool:
+    try:
+        return 0.0 <= float(text) <= MOST_DELAY_S
+    except ValueError:
+        return False
 
 
 def _passage(text: str) -> tuple[int | None, int]:

@@ -180,7 +180,7 @@ class Deployment:
         """The processes of that kind which are there now: workers that are ready, or owners that answer."""
         self.start()
         if Passer(kind) is Passer.REQUEST:
-            return [seat.pid for seat in self._workers.seats if seat.pid]
+            return [seat.pid for seat in self._workers.seats if seat.is_ready]
         return [owner.pid for owner in self._owners() if owner.kind is Passer(kind)]
 
     def stop(self, pid: int) -> None:
@@ -249,7 +249,7 @@ class Deployment:
     def _tell(self, text: str) -> None:
         from actors.simulated import arm_actors
 
-        workers = [seat.actor for seat in self._workers.seats if seat.pid]
+        workers = [seat.actor for seat in self._workers.seats if seat.is_ready]
         arm_actors([*workers, *(owner.actor for owner in self._owners())], text)
 
     def _owners(self) -> tuple[Owner, ...]:
@@ -266,7 +266,7 @@ class Deployment:
         return sum(getattr(seat.figures, "recomputed_tokens", 0) for seat in self._workers.seats)
 
     def _all_ready(self) -> bool:
-        if all(seat.pid or seat.awaited is None for seat in self._workers.seats):
+        if all(seat.is_ready or seat.awaited is None for seat in self._workers.seats):
             return True
         self._workers.wait(POLL_S)
         return False

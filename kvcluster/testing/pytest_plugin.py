@@ -30,7 +30,7 @@ import pytest
 if TYPE_CHECKING:
     from kvcluster.testing.deployment import Deployment
 
-MARKER = "kv_cluster(devices=1, nodes=1, model=None, **settings): what the fixture kv_cluster is made of"
+MARKER = "kv_cluster(devices=1, nodes=1, model=FOLDER_OR_NAME, **settings): what the fixture kv_cluster is made of"
 _RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}  # read when Ray is imported
 _numbers = itertools.count(100)
 
@@ -52,33 +52,35 @@ def kv_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def kv_cluster(request: pytest.FixtureRequest, kv_model: Path, tmp_path: Path) -> Iterator[Deployment]:
     """Devices and workers of this test alone: a `kvcluster.testing.deployment.Deployment`.
 
-    The marker `kv_cluster` says how many `devices` there are a node, on how many simulated `nodes`, which `model`'s
-    folder the workers load, and any other setting of kvcluster. Whatever the test did is ended after it.
+    The marker `kv_cluster` says how many `devices` there are a node, on how many simulated `nodes`, which `model` the
+    workers load, by its folder or name, and any other setting of kvcluster. What the test did is ended after it.
 
     Raises:
         RuntimeError: Ray runs in this process already: a fixture or another test started it.
         ConfigError: a setting of the marker is wrong.
     """
     marker = request.node.get_closest_marker("kv_cluster")
-    with open_deployment(tmp_path, kv_model, **(marker.kwargs if marker else {})) as deployment:
+    chosen = {"model": kv_model, **(marker.kwargs if marker else {})}
+    with open_deployment(tmp_path, **chosen) as deployment:
         yield deployment
 
 
 @contextmanager
 def open_deployment(
-    scratch: Path, model: Path, *, devices: int = 1, nodes: int = 1, cpus: int = 8, **settings: Any
+    scratch: Path, model: Path | str, *, devices: int = 1, nodes: int = 1, cpus: int = 8, **settings: Any
 ) -> Iterator[Deployment]:
     """The same without pytest: `devices` a node on so many simulated `nodes`. `scratch` is an empty folder.
 
     Raises:
         RuntimeError, ConfigError: as `kv_cluster`. Nothing is left.
+        ModelNotFound: `model` is neither a model's folder nor a name that is known. Nothing is left.
     """
     with simulated(nodes, cpus=cpus) as (site, mark):
+        from kvcluster.engine.pretrained import model_folder
         from kvcluster.testing.deployment import Deployment, deployment_settings
 
-        model = Path(settings.pop("model", None) or model)
         more = {"nodes": nodes} if nodes > 1 else {}
-        chosen = deployment_settings(model, devices, next(_numbers), **more, **settings)
+        chosen = deployment_settings(model_folder(model), devices, next(_numbers), **more, **settings)
         deployment = Deployment(chosen, site, scratch, mark=mark)
         try:
             yield deployment

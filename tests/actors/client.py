@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any
 
-from actors.device import DeviceAddress
+from actors.devices import Device
 from actors.proxies import open_port
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
@@ -22,8 +21,8 @@ TOKENS_A_GRANULE = 4096 // GEOMETRY.token_bytes
 class Client:
     """One request at a time. Its token takes 256 bytes, so that a granule of 4 KiB holds 16."""
 
-    def __init__(self, actor: Any, address: DeviceAddress) -> None:
-        self._port = open_port(actor, address)
+    def __init__(self, device: Device) -> None:
+        self._port = open_port(device)
         self._memory: SequenceMemory
 
     def session(self) -> tuple[int, str]:

@@ -90,7 +90,7 @@ def pair(node_id: str, folder: Path) -> Iterator[tuple[RayWorkers, Settings]]:
 def cluster(pair: tuple[RayWorkers, Settings]) -> RayWorkers:
     """The workers of `pair`: all are there, whatever the test before did to them."""
     workers, _ = pair
-    while not all(seat.pid for seat in workers.seats):
+    while not all(seat.is_ready for seat in workers.seats):
         workers.wait(1.0)
     return workers
 

@@ -15,8 +15,11 @@ import threading
 import time
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
 
+from actors.owners import OwnerKind, Sought
 from actors.proxies import ActorTransport
+from actors.seeking import SeekOwner
 from kvcluster.attach.client import open_attach_client
 from kvcluster.attach.server import open_attach_server
 from kvcluster.config import ConfigError, Settings, settings_from
@@ -35,6 +38,7 @@ from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 PAGE = mmap.PAGESIZE
 TOKEN = KvGeometry.uniform(layers=1, kv_heads=1, head_dim=PAGE // 8, element_bytes=4)  # a granule a token
 TIMEOUT_S = 30.0
+OWNER = SeekOwner(Sought(OwnerKind.DEVICE, "host:0", "here", object, None, lambda _: None), Path("nowhere"), TIMEOUT_S)
 
 
 def settings_of(granules: int) -> Settings:
@@ -90,7 +94,7 @@ def worker(address: str, granules: int, room: int) -> str:
         session, driver = new_session(), open_host_driver(granule_bytes=PAGE, capacity_bytes=granules * PAGE)
         attach = open_attach_client(frames.recv(), session, timeout_s=TIMEOUT_S)
         allow(room)
-        transport = Transport(None, attach, driver, None)
+        transport = Transport(None, attach, OWNER, driver=driver, page=None)
         transport.frames = frames
         port = DevicePort(session, attach.welcome, driver, transport)
         shape = Shape.of(TOKEN, Layout.TOKEN_MAJOR, PAGE)

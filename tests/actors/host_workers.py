@@ -99,7 +99,7 @@ class HostJob:
 
     def all_return(self) -> None:
         """Every worker has used the pages that are there now: one whose own have died has been replaced."""
-        while not all(seat.pid for seat in self.cluster.seats):
+        while not all(seat.is_ready for seat in self.cluster.seats):
             self.cluster.wait(TIMEOUT_S)
         asked = {worker: {*self.begin(worker).keys} for worker in range(self.cluster.count)}
         while any(asked.values()):

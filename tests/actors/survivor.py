@@ -24,7 +24,7 @@ class Survivor:
 
     def attach(self, device: Device) -> str:
         """Returns the session's name."""
-        self._port = open_port(device.actor, device.address)
+        self._port = open_port(device)
         return self._port.session
 
     def answer(self) -> list[str]:

@@ -79,7 +79,7 @@ def test_a_worker_killed_in_the_job_comes_back_and_computes_no_token_a_second_ti
     assert texts == ROUNDS * wanted
     assert victim.restarts == restarts + 1
     assert "it was killed by SIGKILL" in eventually(lambda: causes_of(pid), "its death is told with the signal")
-    eventually(lambda: cluster.wait(1.0) or victim.pid, "it is back")
+    eventually(lambda: cluster.wait(1.0) or victim.is_ready, "it is back")
     assert cluster.device_reports()[0].control_messages > before.control_messages
     assert victim.figures.recomputed_tokens == before.recomputed_tokens
 

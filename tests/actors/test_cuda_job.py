@@ -108,7 +108,7 @@ def test_a_worker_killed_in_the_job_comes_back_to_its_gpu_and_its_rows_are_answe
 
     assert answered(job.cluster, tmp_path, kill_at_its_first_answer) == ROUNDS * wanted
     assert killed == [pid]
-    while not victim.pid:
+    while not victim.is_ready:
         job.cluster.wait(1.0)
     assert (victim.restarts, victim.device) == (restarts + 1, device)
     figures = audit(job.gpus.device(device, job.settings))

@@ -13,7 +13,6 @@ from ray.exceptions import RayActorError, RayError
 
 from actors.device import DeviceActor
 from actors.devices import actor_name, device_spec, find_device, living_device
-from actors.owners import OwnerKind
 from actors.proxies import open_session
 from actors.seeking import SeekOwner
 from kvcluster.attach.client import AttachClient
@@ -69,8 +68,8 @@ def test_a_session_whose_connection_broke_while_its_device_lives_is_said_to_be_o
 
 def test_a_ray_that_fails_while_an_owner_is_sought_is_an_owner_that_cannot_be_reached(world: World) -> None:
     device = world.device(world.settings())
-    path, session = Path(device.address.file), new_session()
-    owner = SeekOwner(OwnerKind.DEVICE, device.name, world.node_id, path, lambda: None, TIMEOUT_S)
+    session = new_session()
+    owner = SeekOwner(device.sought, Path(device.address.file), TIMEOUT_S)
 
     def opened(actor: object, attach: AttachClient) -> AttachClient:
         raise RayError("its control process is gone")
@@ -144,8 +143,7 @@ def test_a_frame_that_breaks_off_ends_the_device(world: World) -> None:
     device = world.device(world.settings(), failpoints=f"{Failpoint.DEVICE_RELEASED}=raise")
     client = world.client(device)
     ray.get(client.commit.remote(9), timeout=TIMEOUT_S)
-    with pytest.raises(DeviceUnreachable):
-        ray.get(client.release.remote(), timeout=TIMEOUT_S)
+    ray.get(client.release.remote(), timeout=TIMEOUT_S)  # to its client no error: it goes on with the next one
     assert has_ended(device.address.pid, TIMEOUT_S)
 
 

@@ -86,7 +86,7 @@ def test_workers_that_find_no_free_cpu_are_refused_with_the_remedy(
 ) -> None:
     settings = world.settings(model=str(folder))
     device = world.device(settings)
-    world.started(Client, device.actor, device.address, num_cpus=int(ray.available_resources()["CPU"]))
+    world.started(Client, device, num_cpus=int(ray.available_resources()["CPU"]))
     eventually(lambda: ray.available_resources().get("CPU", 0) < 1, "every CPU is taken")
     monkeypatch.setattr("actors.starting.PLACE_TIMEOUT_S", 2.0)
     sentence = "worker 0 did not start: no CPU of this node was free for it within 2 s: wait for the other jobs on"

@@ -144,6 +144,7 @@ def test_a_job_on_two_nodes_loses_one_and_every_line_is_answered_exactly_once_an
     nodes.remove_node(other, allow_graceful=False)
     code, shown, errors = ended(run)
     assert code == 0, errors
+    assert [line for line in errors if not OURS.fullmatch(line)] == []
     [last] = [told for told in errors if told.startswith(f"{6 * rounds} of {6 * rounds} lines, ")]
     assert last.endswith(", 1 worker died and its lines go on")
     assert each.texts() == rounds * wanted

@@ -82,7 +82,7 @@ class World:
     def client(self, device: Device, *, failpoints: str = "", env: Mapping[str, str] = NO_ENV) -> Any:
         """A process that speaks to the device."""
         options = {"num_cpus": 0, "runtime_env": {"env_vars": {**armed_with(failpoints), **env}}}
-        client = ray.remote(Client).options(**options).remote(device.actor, device.address)
+        client = ray.remote(Client).options(**options).remote(device)
         self._actors.append(client)
         return client
 

@@ -1,4 +1,4 @@
-"""Who listens and says nothing is named by a pidfd; who answers, however busy, or is not there, is not."""
+"""Who listens is named by a pidfd, awake or not; of those who are asked, only who says nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kvcluster.attach.knocking import silent_process
+from kvcluster.attach.knocking import process_at, silent_process
 from kvcluster.attach.server import AttachServer, open_attach_server
 from tests.attach.attach_world import ROOT, TIMEOUT_S, Recorder, Serving
 
@@ -51,6 +51,15 @@ def test_a_server_answers_whoever_knocks_and_begins_no_session() -> None:
     assert {what for what, _ in events.calls} <= {"idle"}
 
 
+def test_whoever_listens_is_named_whether_he_answers_or_not(deaf: AttachServer) -> None:
+    serving = Serving(open_attach_server("host:0", Recorder()))
+    asked = [process_at(serving.server.address, timeout_s=TIMEOUT_S) for _ in range(100)]
+    assert {named(pidfd) for pidfd in asked} == {os.getpid()}
+    serving.close()
+    assert process_at(serving.server.address, timeout_s=TIMEOUT_S) is None
+    assert named(process_at(deaf.address, timeout_s=TIMEOUT_S)) == os.getpid()
+
+
 def test_a_process_whose_socket_nobody_serves_is_named(deaf: AttachServer) -> None:
     assert named(silent_process(deaf.address, timeout_s=SHORT_S)) == os.getpid()
 
@@ -70,6 +79,7 @@ def test_a_stopped_process_is_named_by_a_pidfd_of_its_own_and_one_that_goes_on_i
 
 
 def test_a_server_whose_queue_is_full_is_not_named_and_nobody_waits_for_it_for_longer(deaf: AttachServer) -> None:
-    waiting = [silent_process(deaf.address, timeout_s=0.001) for _ in range(66)]  # each leaves a connection behind
+    assert named(silent_process(deaf.address, timeout_s=SHORT_S)) == os.getpid()
+    for _ in range(66):  # each leaves a connection behind
+        named(silent_process(deaf.address, timeout_s=0.001))
     assert silent_process(deaf.address, timeout_s=SHORT_S) is None
-    assert {named(pidfd) for pidfd in waiting} <= {os.getpid(), None}

@@ -19,13 +19,13 @@ from kvcluster.attach.line import Line
 from kvcluster.attach.protocol import Descriptors, HandedHandle
 from kvcluster.attach.redemption import redeem_all
 from kvcluster.attach.server import open_attach_server
-from kvcluster.attach.sockets import packet_socket
+from kvcluster.attach.sockets import is_hung_up, packet_socket
 from kvcluster.errors import DeviceUnreachable, KvClusterError, LimitReached, NeverFits
 from kvcluster.ids import ImportKey
 from kvcluster.wire.codec import encode
 from kvcluster.wire.messages import Fault
 from kvcluster.wire.socket import Handed, Heartbeat, NotHanded
-from tests.attach.attach_world import Recorder, Serving, memory_with, open_fds, room_for
+from tests.attach.attach_world import TIMEOUT_S, Recorder, Serving, memory_with, open_fds, room_for
 
 NEVER = Fault(error="NeverFits", fields={"need": 2, "capacity": 1})
 
@@ -116,6 +116,26 @@ def test_a_connection_that_is_reset_is_a_device_unreachable(pair: Pair) -> None:
     pair.other.close()
     with pytest.raises(DeviceUnreachable, match="reset"):
         pair.redeem()
+
+
+def test_a_server_that_is_silent_is_asked_about_again_and_again_and_waited_for_no_more_once_it_is_gone(
+    pair: Pair,
+) -> None:
+    said = iter([False, False, True])
+    pair.line.when_silent(0.001, lambda: next(said))
+    with pytest.raises(DeviceUnreachable, match="no answer within 0 s, and it is not awake"):
+        pair.redeem(timeout_s=TIMEOUT_S)
+    assert next(said, None) is None
+    assert is_hung_up(pair.line.socket)
+
+
+def test_a_server_that_is_slow_and_awake_is_waited_for(pair: Pair) -> None:
+    def is_gone() -> bool:
+        pair.tell(handed(2, 2), 2)
+        return False
+
+    pair.line.when_silent(0.001, is_gone)
+    pair.redeem(timeout_s=TIMEOUT_S)
 
 
 def test_a_server_that_does_not_read_is_unreachable_within_the_timeout(pair: Pair) -> None:

@@ -142,7 +142,7 @@ def test_a_server_at_its_limit_of_descriptors_turns_a_client_away_and_serves_on(
 ) -> None:
     client = attach("s")
     with room_for(0):
-        assert child.ask("attach t").startswith("DeviceUnreachable")
+        assert child.ask("attach t").startswith("DeviceGone")
         assert contents(client, events.empty) == []
     assert child.ask("attach t") == "welcome to host:0"
 

@@ -143,3 +143,12 @@ def test_workers_that_died_are_told_beside_the_lines() -> None:
         ", 1 worker died and its lines go on",
         ", 2 workers died and their lines go on",
     ]
+
+
+def test_an_environment_that_arms_nothing_known_is_one_sentence() -> None:
+    environment = {**os.environ, "KVCLUSTER_FAILPOINTS": "nonsense=kill"}
+    command = [sys.executable, "-c", "from kvcluster.cli.entry import main; main()", "failpoints"]
+    ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("kvcluster: KVCLUSTER_FAILPOINTS: 'nonsense=kill' names no failpoint")
+    assert ran.stderr.count("\n") == 1

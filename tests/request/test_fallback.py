@@ -18,7 +18,7 @@ from tests.request.world import World
 
 Worlds = Callable[..., World]
 Greedy = Callable[[tuple[int, ...], int], list[int]]
-TOKENS = 16
+TOKENS = 30
 
 
 def test_what_the_device_refuses_is_served_from_host_pages_with_the_same_text(
@@ -75,11 +75,11 @@ def test_host_pages_that_are_short_too_let_everybody_finish(
     world = worlds(granules=9, blocks=40)
     service = world.open(fallback=Fallback.HOST)
     prompts = {key: prompt(key, 20 + 3 * key) for key in range(8)}
-    results = world.run(service, {key: asked(ids, 30) for key, ids in prompts.items()})
+    results = world.run(service, {key: asked(ids, 60) for key, ids in prompts.items()})
     for key, ids in prompts.items():
         said = results[key]
         assert isinstance(said, Completion)
-        assert said.text == tokenizer.decode(greedy(ids, 30))
+        assert said.text == tokenizer.decode(greedy(ids, 60))
     assert service.statistics().preemptions > 0
 
 
@@ -135,39 +135,39 @@ def test_a_caller_is_told_when_to_come_back_where_waiting_is_not_wanted(worlds: 
 
 
 def test_one_that_has_begun_is_never_sent_away(worlds: Worlds, greedy: Greedy, tokenizer: Tokenizer) -> None:
-    world = worlds(granules=8)
+    world = worlds(granules=14)
     service = world.open(fallback=Fallback.REFUSE)
     prompts = {key: prompt(key, 10) for key in range(3)}
-    results = world.run(service, {key: asked(ids, 30) for key, ids in prompts.items()})
+    results = world.run(service, {key: asked(ids, 60) for key, ids in prompts.items()})
     begun = {key: result for key, result in results.items() if isinstance(result, Completion)}
     assert service.statistics().preemptions > 0
     assert len(begun) >= 2
     for key, said in begun.items():
-        assert said.text == tokenizer.decode(greedy(prompts[key], 30))
+        assert said.text == tokenizer.decode(greedy(prompts[key], 60))
 
 
 def test_what_is_preempted_goes_on_in_host_pages_without_being_computed_again(
     model: Model, tokenizer: Tokenizer, greedy: Greedy
 ) -> None:
     counting = Counting(model)
-    world = World(counting, tokenizer, granules=8, blocks=200)  # type: ignore[arg-type]
+    world = World(counting, tokenizer, granules=14, blocks=200)  # type: ignore[arg-type]
     service = world.open(fallback=Fallback.HOST)
     prompts = {key: prompt(key, 10) for key in range(3)}
-    results = world.run(service, {key: asked(ids, 30) for key, ids in prompts.items()})
+    results = world.run(service, {key: asked(ids, 60) for key, ids in prompts.items()})
     assert service.statistics().moves > 0
     for key, ids in prompts.items():
         said = results[key]
         assert isinstance(said, Completion)
-        assert said.text == tokenizer.decode(greedy(ids, 30))
-    assert counting.tokens == 3 * (10 + 29)
+        assert said.text == tokenizer.decode(greedy(ids, 60))
+    assert counting.tokens == 3 * (10 + 59)
     world.close()
 
 
 def test_what_moved_goes_back_when_the_device_has_room(model: Model, tokenizer: Tokenizer, greedy: Greedy) -> None:
     counting = Counting(model)
-    world = World(counting, tokenizer, granules=8, blocks=200)  # type: ignore[arg-type]
+    world = World(counting, tokenizer, granules=14, blocks=200)  # type: ignore[arg-type]
     service = world.open(fallback=Fallback.HOST)
-    lengths = {0: 30, 1: 30, 2: 50}
+    lengths = {0: 60, 1: 60, 2: 100}
     prompts = {key: prompt(key, 10) for key in lengths}
     for key, ids in prompts.items():
         service.submit(key, asked(ids, lengths[key]))
@@ -219,7 +219,7 @@ def test_a_text_that_is_turned_away_takes_the_others_of_its_request_along_and_no
 ) -> None:
     world = worlds(granules=granules)
     service = world.open(fallback=Fallback.REFUSE, max_num_seqs=most_seqs)
-    results = world.run(service, {1: asked(prompt(1, 34), TOKENS, n=4), 2: asked(prompt(2, 3), 8)})
+    results = world.run(service, {1: asked(prompt(1, 20), TOKENS, n=4), 2: asked(prompt(2, 3), 8)})
     assert set(results) == {1, 2}
 
 
@@ -238,4 +238,4 @@ def test_those_that_wait_for_pages_which_others_keep_begin_on_the_device_when_it
         said = results[key]
         assert isinstance(said, Completion)
         assert said.text == tokenizer.decode(greedy(ids, 40))
-    port.close_memory(memory)
+    memory.close()

@@ -68,7 +68,7 @@ def test_an_older_client_that_wants_the_pages_of_several_beams_gets_them_and_the
     service.step()  # it hears of it, and gives back
     port.one(Grow(memory, most))
     assert service.statistics().running == 0
-    port.close_memory(memory)
+    memory.close()
     [results] = world.finish([service])
     undisturbed = answer(world, world.open(fallback=Fallback.HOST), crew)
     assert texts(results[1]) == texts(undisturbed)

@@ -15,7 +15,7 @@ from tests.request.world import Results, World
 
 Worlds = Callable[..., World]
 Greedy = Callable[[tuple[int, ...], int], list[int]]
-LENGTHS = (40, 20, 35, 30, 38, 12, 32, 25)
+LENGTHS = (80, 40, 70, 60, 75, 25, 65, 50)
 
 
 def halves() -> list[dict[int, CompletionRequest]]:
@@ -37,7 +37,7 @@ def wanted(greedy: Greedy, tokenizer: Tokenizer) -> list[str]:
     return [tokenizer.decode(greedy(PROMPTS[i], length)) for i, length in enumerate(LENGTHS)]
 
 
-@pytest.mark.parametrize(("layout", "granules"), [(Layout.TOKEN_MAJOR, 10), (Layout.SEQ_MAJOR, 18)])
+@pytest.mark.parametrize(("layout", "granules"), [(Layout.TOKEN_MAJOR, 16), (Layout.SEQ_MAJOR, 36)])
 def test_two_actors_that_take_turns_both_finish(
     worlds: Worlds, wanted: list[str], layout: Layout, granules: int
 ) -> None:
@@ -53,10 +53,10 @@ def test_two_actors_that_take_turns_both_finish(
 @pytest.mark.parametrize("seed", range(3))
 def test_two_actors_both_finish_however_their_steps_fall(worlds: Worlds, wanted: list[str], seed: int) -> None:
     draw = random.Random(seed)
-    world = worlds(granules=draw.choice([9, 10, 12, 15]))
+    world = worlds(granules=draw.choice([13, 14, 18, 24]))
     services = [world.open(margin_steps=draw.choice([1, 4, 16])), world.open(max_num_seqs=draw.choice([2, 16]))]
-    late = [(draw.randrange(30), half, key) for half in range(2) for key in halves()[half]]
-    for moment in range(30):
+    late = [(draw.randrange(60), half, key) for half in range(2) for key in halves()[half]]
+    for moment in range(60):
         for _, half, key in (arriving for arriving in late if arriving[0] == moment):
             services[half].submit(key, halves()[half][key])
         services[draw.randrange(2)].step()
@@ -65,12 +65,12 @@ def test_two_actors_both_finish_however_their_steps_fall(worlds: Worlds, wanted:
 
 
 def test_the_oldest_on_the_device_never_loses_its_memory(worlds: Worlds) -> None:
-    world = worlds(granules=12)
+    world = worlds(granules=20)
     first, second = world.open(), world.open()
-    first.submit(0, CompletionRequest(PROMPTS[0], max_tokens=70, temperature=0, ignore_eos=True))
+    first.submit(0, CompletionRequest(PROMPTS[0], max_tokens=140, temperature=0, ignore_eos=True))
     first.step()
     for key in range(1, 5):
-        second.submit(key, CompletionRequest(PROMPTS[key], max_tokens=50, temperature=0, ignore_eos=True))
+        second.submit(key, CompletionRequest(PROMPTS[key], max_tokens=100, temperature=0, ignore_eos=True))
     world.finish([first, second])
     assert first.statistics().preemptions == 0
     assert second.statistics().preemptions > 0

@@ -21,6 +21,7 @@ from kvcluster.services.contact import Link
 from kvcluster.services.device import DeviceService, DeviceSettings
 from kvcluster.services.device_memory import MemorySettings
 from kvcluster.services.port import DevicePort
+from kvcluster.services.renewal import MOST_REQUESTS
 from kvcluster.services.sequence import SequenceMemory, SequenceSpec
 from kvcluster.services.transport import Transport
 from kvcluster.testing.clock import ManualClock
@@ -82,6 +83,8 @@ class Way:
         return Reply(data if is_answered else None)
 
     def redeem(self, seq: int) -> Sequence[PhysicalHandle]:
+        if self._world.dies_at_redeem:
+            self._world.die()
         if not self.is_open:
             raise DeviceUnreachable(device="host", reason="it died")
         found: list[PhysicalHandle] = []
@@ -142,7 +145,7 @@ class RestartWorld:
         self._capacity_bytes = capacity * GRANULE
         self._granule_bytes = GRANULE
         self._incarnation = 0
-        self.dies_at_surrender = False
+        self.dies_at_surrender = self.dies_at_redeem = False
         self._frames_left: int | None = None
         self.service = self._next()
 
@@ -162,7 +165,7 @@ class RestartWorld:
         self._drivers.append(driver)
         return driver
 
-    def open_port(self) -> DevicePort:
+    def open_port(self, *, most_registered: int = MOST_REQUESTS) -> DevicePort:
         """A client with a driver of its own."""
         session, driver = new_session(), self._driver()
         welcome = self.service.hello(Hello(session=session), pid=1)
@@ -175,8 +178,10 @@ class RestartWorld:
             found = self.service.hello(Hello(session=session), pid=1)
             return Link(session, found, Way(self, self.service, session, driver))
 
-        self.ports.append(DevicePort(session, welcome, driver, Way(self, self.service, session, driver), seek=seek))
-        return self.ports[-1]
+        way = Way(self, self.service, session, driver)
+        port = DevicePort(session, welcome, driver, way, seek=seek, most_registered=most_registered)
+        self.ports.append(port)
+        return port
 
     def memory(self, port: DevicePort, tokens: int, *, cache_root: bytes = b"") -> SequenceMemory:
         spec = SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, 16 * TOKENS, cache_root=cache_root)

@@ -128,6 +128,16 @@ def test_a_failed_redemption_gives_the_windows_back_and_the_next_ask_works(line:
     assert (line.memory.tokens, line.port.exchange.traffic.redemptions) == (32, 1)
 
 
+def test_a_session_that_nobody_can_begin_again_is_ended_all_the_same(line: Line) -> None:
+    before = line.port.session
+    line.memory.commit(32, line.memory.grant(32))
+    with pytest.raises(DeviceUnreachable, match="ended the session"):
+        line.port.exchange.begin_again()
+    assert line.port.session != before
+    assert line.world.granules("quarantine") == 2
+    line.memory.holdings.end()
+
+
 def test_requests_of_a_port_are_numbered_and_never_named_twice(line: Line) -> None:
     again = line.port.memory(SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, 256))
     assert [memory.request for memory in (line.memory, again)] == [

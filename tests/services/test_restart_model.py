@@ -35,7 +35,7 @@ class RestartMachine(RuleBasedStateMachine):
         self.prefixes: list[tuple[Prefix, list[bytes]]] = []
         self.count = 0
         for _ in range(3):
-            self.world.open_port().recovery.most_registered = 2
+            self.world.open_port(most_registered=2)
 
     # --- what clients do ------------------------------------------------------------------------------------------
 

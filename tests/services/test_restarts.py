@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from kvcluster.errors import DeviceUnreachable, NotAllowed, NotShareable, OutOfBudget, SessionEnded, StaleEpoch
 from kvcluster.geometry.shareability import Refusal
-from kvcluster.services.asks import Grow, Publish, Seal, Shed
+from kvcluster.ids import GrantId
+from kvcluster.services.asks import Ask, AskGrant, Grow, Publish, Seal, Shed
 from kvcluster.services.memory_state import MemoryState
-from kvcluster.services.sequence import SequenceMemory
+from kvcluster.services.sequence import Grant, SequenceMemory
 from kvcluster.wire import messages as wire
 from kvcluster.wire.codec import decode_reply, encode
 from kvcluster.wire.faults import error_of
@@ -34,6 +36,15 @@ def stamp(memory: SequenceMemory, text: bytes, *, at: int = 0) -> None:
 
 def read(memory: SequenceMemory, size: int, *, at: int = 0) -> bytes:
     return ctypes.string_at(memory.address + at, size)
+
+
+def unsayable(world: RestartWorld) -> Ask:
+    """It passes for an ask until it is to be put into words."""
+    memory = world.memory(world.ports[0], 0)
+    shape = memory.range.range_map.shape
+    odd = replace(shape, groups=shape.groups * 65)  # more layer groups than a message holds
+    object.__setattr__(memory.range.range_map, "shape", odd)
+    return AskGrant(memory, Grant(GrantId(memory.request, 99), GRANULE))
 
 
 def way_of(world: RestartWorld, number: int = 0) -> Way:
@@ -168,6 +179,9 @@ def test_a_plan_of_an_earlier_incarnation_is_not_sealed_and_no_row_is_unmapped_f
     world.ports[0].submit([Publish(memory, 4 * TOKENS)]).settle()
     world.die()
     world.all_in_touch()
+    with pytest.raises(ValueError, match="groups"):
+        world.ports[0].submit([Seal(memory), unsayable(world)])
+    assert memory.holdings.publication is not None  # nothing of that frame was done
     [outcome] = world.ports[0].submit([Seal(memory)]).settle()
     assert isinstance(outcome.error, NotShareable)
     memory.commit(6 * TOKENS, memory.grant(6 * TOKENS))
@@ -210,6 +224,20 @@ def test_a_second_death_keeps_what_both_incarnations_gave(world: RestartWorld) -
     memory.release()
     memory.commit(TOKENS, memory.grant(TOKENS))
     assert (world.granules("foreign"), world.granules("request")) == (0, 1)
+
+
+def test_a_device_that_dies_between_its_reply_and_the_redemption_is_lost_and_gave_nothing(world: RestartWorld) -> None:
+    port = world.open_port()
+    memory = world.memory(port, 2 * TOKENS)
+    world.dies_at_redeem = True
+    [outcome] = port.submit([Grow(memory, 4 * TOKENS)]).settle()
+    assert isinstance(outcome.error, DeviceUnreachable)
+    assert (port.is_lost, port.traffic.redemptions, memory.tokens) == (True, 1, 2 * TOKENS)
+    world.dies_at_redeem = False
+    world.all_in_touch()
+    [outcome] = port.submit([Grow(memory, 4 * TOKENS)]).settle()
+    assert (outcome.error, port.is_lost, port.traffic.redemptions, memory.tokens) == (None, False, 2, 4 * TOKENS)
+    assert (world.granules("foreign"), world.granules("request")) == (2, 2)
 
 
 def test_a_device_that_dies_while_its_clients_register_hears_all_of_it_at_the_next_birth(world: RestartWorld) -> None:
@@ -327,10 +355,9 @@ def test_what_is_freed_pays_what_is_owed_before_anybody_else_has_it(world: Resta
 def test_a_device_that_dies_between_two_frames_of_a_registration_leaves_all_of_it_to_the_next(
     world: RestartWorld,
 ) -> None:
-    port = world.open_port()
+    port = world.open_port(most_registered=1)
     memories = [world.memory(port, 4 * TOKENS) for _ in range(3)]
     world.die()
-    port.recovery.most_registered = 1
     world.limit_frames(2)  # the new device dies after the second frame
     assert not world.look(port)
     assert world.granules("foreign") == 12

@@ -60,7 +60,7 @@ def test_the_text_is_read_in_its_order() -> None:
     ],
 )
 def test_text_that_means_nothing_is_refused_when_it_is_read(text: str) -> None:
-    with pytest.raises(ValueError, match=r"names no|is no |could not convert"):
+    with pytest.raises(ValueError, match=r"names no|is no |are no seconds"):
         parse_faults(text)
 
 
@@ -175,3 +175,14 @@ def test_a_setting_that_arms_nothing_known_is_one_sentence() -> None:
         settings_from({"model": "m", "failpoints": "client.commit.nowhere=kill"})
     text = "client.commit.mapped=kill@2"
     assert settings_from({"model": "m", "failpoints": text}).failpoints == text
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "-1", "1e99", "soon"])
+def test_a_delay_that_nobody_can_wait_is_refused(seconds: str) -> None:
+    with pytest.raises(ValueError, match="are no seconds to wait: write a number from 0 to 3600"):
+        parse_faults(f"client.commit.mapped=delay:{seconds}")
+
+
+def test_a_name_that_is_nearly_one_is_answered_with_it() -> None:
+    with pytest.raises(ValueError, match=r"did you mean device\.commit\.charged\?"):
+        parse_faults("device.commit.charge=kill")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvcluster.driver.protocol import Access
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class _Heard:
     """What came of a whole frame: why none of it was done, or the results, by request."""
 
-    refusal: KvClusterError | None = None
-    results: dict[tuple[int, int], list[wire.GroupResult]] = field(default_factory=dict)
+    refusal: KvClusterError | None
+    results: Mapping[tuple[int, int], Sequence[wire.GroupResult]]
 
 
 class PendingPages:
@@ -179,8 +179,8 @@ class PendingPages:
 def _heard(reply: wire.Reply | DeviceUnreachable | None) -> _Heard:
     """Of no reply nothing: nothing had to be said."""
     if reply is None or isinstance(reply, DeviceUnreachable):
-        return _Heard(reply)
-    heard = _Heard(error_of(reply.fault) if reply.fault else None)
+        return _Heard(reply, {})
+    results: dict[tuple[int, int], list[wire.GroupResult]] = {}
     for result in reply.results:
-        heard.results.setdefault((result.request.number, result.request.generation), []).append(result)
-    return heard
+        results.setdefault((result.request.number, result.request.generation), []).append(result)
+    return _Heard(error_of(reply.fault) if reply.fault else None, results)

@@ -20,8 +20,9 @@ from kvcluster.ids import RequestId
 from kvcluster.paged.store import PageStore
 from kvcluster.services.asks import MOST_RUNS, Ask, End, Load, Outcome, Publish, Shed
 from kvcluster.services.contact import Link, Seek
+from kvcluster.services.correspondence import Traffic
 from kvcluster.services.exchange import Exchange, Line, Touch
-from kvcluster.services.memory_state import MemoryState
+from kvcluster.services.frames import outcome_of
 from kvcluster.services.pages.ask_checks import checked
 from kvcluster.services.pages.asks import Fork, PageAsk, Permute, load_of, memories_of
 from kvcluster.services.pages.encoding import drop_operation, operations_of
@@ -30,7 +31,7 @@ from kvcluster.services.pages.sequence import SequencePages
 from kvcluster.services.progress_page import ProgressPage
 from kvcluster.services.sequence import SequenceSpec
 from kvcluster.units import ceil_div
-from kvcluster.wire.socket import Welcome
+from kvcluster.wire.socket import Reclaim, Welcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,20 @@ class PagePort:
     @property
     def welcome(self) -> Welcome:
         return self.exchange.welcome
+
+    @property
+    def is_lost(self) -> bool:
+        """As `KvPort`."""
+        return self.exchange.is_lost
+
+    @property
+    def traffic(self) -> Traffic:
+        """As `KvPort`."""
+        return self.exchange.traffic
+
+    def pushes(self) -> tuple[Reclaim, ...]:
+        """As `KvPort`."""
+        return self.exchange.pushes()
 
     @property
     def driver_calls(self) -> int:
@@ -142,16 +157,9 @@ class PagePort:
         """Nothing here waits for work: the CPU's is over when its step is."""
         return ()
 
-    def close_memory(self, memory: SequencePages, *, retain_tokens: int = 0, token_ids: bytes = b"") -> None:
-        if memory.state is not MemoryState.CLOSED:
-            self.one(End(memory, retain_tokens, token_ids))
-
     def one(self, ask: Ask | PageAsk) -> Outcome:
-        """One ask by itself. Raises what it is refused with."""
-        [outcome] = self.submit([ask]).settle()
-        if outcome.error:
-            raise outcome.error
-        return outcome
+        """One ask by itself. Raises as `submit`, and what it is refused with."""
+        return outcome_of(self.submit([ask]))
 
     def close(self) -> None:
         """End the session, and unmap the pages. The host takes back whatever was not given back."""

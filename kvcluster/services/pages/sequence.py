@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvcluster.ids import RequestId
 from kvcluster.paged.counts import number_of
-from kvcluster.services.asks import Ask, Publish
+from kvcluster.services.asks import Ask, End, Publish
 from kvcluster.services.memory_state import MEMORY_MOVES, MemoryState
 from kvcluster.services.sequence import SequenceSpec
 from kvcluster.services.told import Told
@@ -87,7 +87,8 @@ class SequencePages:
 
     def close(self, *, retain_tokens: int = 0, token_ids: bytes = b"") -> None:
         """Give everything back, and end. Closing twice is once. Raises as `PagePort.submit` and its outcome."""
-        self._port.close_memory(self, retain_tokens=retain_tokens, token_ids=token_ids)
+        if self.state is not MemoryState.CLOSED:
+            self._port.one(End(self, retain_tokens, token_ids))
 
     # --- for the port: what the host's answers change here ------------------------------------------------------------
 

@@ -62,7 +62,7 @@ class MemoryDesk:
             self._answers.heed(self._port.tend())
         if all(pending.ready() for pending in self._pending):
             self.settle()
-            if not self._port.exchange.is_lost:
+            if not self._port.is_lost:
                 self._send(self._due())
 
     def _is_in_touch(self) -> bool:
@@ -106,7 +106,7 @@ class MemoryDesk:
 
     def due_at(self) -> float:
         """When there is something to ask that nobody's step or answer leads to; infinity for never."""
-        if self._port.exchange.is_lost:
+        if self._port.is_lost:
             return self._clock() + SEEK_S
         running = self._shared.roster.running
         if self._shared.ending or self._shared.publications or any(g.targets.reached(g.held) for g in running):
@@ -154,7 +154,7 @@ class MemoryDesk:
 
     def _reclaimed(self, now: float) -> Iterator[Shed | End]:
         """What the device demands back: the newest demand counts, because each says all that is missing."""
-        demands = self._port.exchange.pushes()
+        demands = self._port.pushes()
         if not demands:
             return
         demand = demands[-1]

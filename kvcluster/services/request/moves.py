@@ -57,7 +57,7 @@ class Moves:
         """
         from kvcluster.tensors.moving import copy_to_pages
 
-        if self._pages_port.exchange.is_lost:
+        if self._pages_port.is_lost:
             return None
         memory = self._grown(self._pages_port, self._pages, generation)
         if isinstance(memory, KvClusterError):
@@ -72,7 +72,7 @@ class Moves:
         """The oldest of the pages goes back, if one may and the device has room for it. Raises as `flee`."""
         roster = self._device.roster
         is_short = bool(roster.waiting) or any(generation.refusal for generation in roster.running)
-        is_lost = self._device_port.exchange.is_lost or self._pages_port.exchange.is_lost
+        is_lost = self._device_port.is_lost or self._pages_port.is_lost
         if is_short or is_lost or self._clock() < self._again_at:
             return
         generation = self._waiting() or self._returning()

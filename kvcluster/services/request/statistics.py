@@ -86,8 +86,8 @@ class Tally:
     def snapshot(self, ports: Sequence[KvPort], *, waiting: int, running: int) -> RequestStatistics:
         return replace(
             self._so_far,
-            control_messages=sum(port.exchange.traffic.control_messages for port in ports),
-            redemptions=sum(port.exchange.traffic.redemptions for port in ports),
+            control_messages=sum(port.traffic.control_messages for port in ports),
+            redemptions=sum(port.traffic.redemptions for port in ports),
             quarantined_bytes=sum(port.quarantined_bytes for port in ports),
             driver_calls=sum(port.driver_calls for port in ports),
             waiting=waiting,
