@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError
 
 from actors.incarnations import session_path
 from actors.owners import Sought, make_owner, reason_of
@@ -26,8 +26,8 @@ P = TypeVar("P")
 
 START_TIMEOUT_S = 60.0
 HUNG_S = 30.0  # one that listens and did not answer for so long is asked whether it is awake; a lease, by default
-ATTEMPTS = 5
-PAUSE_S = 0.1  # more before each further attempt: a name is free a moment after its actor's death
+ATTEMPTS = 5  # of owners that die or leave as they are asked
+PAUSE_S = 0.1  # more after each further death: a name is free a moment after its actor's
 LEAVING_S = 30.0  # for so long owners that leave, idle, before they are greeted are taken for what they are
 GREET_AGAIN_S = 0.005  # and twice as long before each further time
 MOST_PAUSE_S = 0.5
@@ -50,16 +50,19 @@ def find_owner(sought: Sought, *, env: dict[str, str] | None = None) -> Found:
         ConfigError: what `check` found. The owner stays as it is.
         DeviceUnreachable: it does not start or answer. It stays as it is.
     """
-    reason = ""
-    for attempt in range(ATTEMPTS):
-        time.sleep(attempt * PAUSE_S)
+    reason, deaths, deadline = "", 0, time.monotonic() + START_TIMEOUT_S
+    while deaths < ATTEMPTS and time.monotonic() < deadline:
         actor = make_owner(sought, env=env)
         try:
             address = _address(sought, actor)
         except GetTimeoutError:
             raise DeviceUnreachable(device=sought.name, reason=f"no answer within {START_TIMEOUT_S:.0f} s") from None
-        except RayActorError as error:  # it was leaving when we found it
+        except ActorUnavailableError as error:  # Ray is starting it again
             reason = reason_of(error)
+            time.sleep(PAUSE_S)
+        except RayActorError as error:  # it was leaving when we found it
+            reason, deaths = reason_of(error), deaths + 1
+            time.sleep(deaths * PAUSE_S)
         except RayError as error:
             raise DeviceUnreachable(device=sought.name, reason=reason_of(error)) from None
         else:
