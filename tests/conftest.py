@@ -20,7 +20,7 @@ from tests.scheduling import ByFile, turn
 TESTS = Path(__file__).parent
 WALKS = ("_at_any_call", "_at_any_point", "fails_for_ever")  # through what the rooms below show one by one
 
-settings.register_profile("suite", max_examples=25, deadline=None)
+settings.register_profile("suite", max_examples=15, deadline=None)
 settings.register_profile("thorough", max_examples=1_000, deadline=None)
 settings.load_profile("suite")
 
