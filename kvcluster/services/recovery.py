@@ -78,9 +78,8 @@ class Recovery:
         ended = self._exchange.session
         self._give_up(ended)
         if not self._half.quarantined_bytes:
-            with suppress(DeviceUnreachable):  # the next that is found hears it
+            with suppress(DeviceUnreachable):  # whoever is found next hears it again: this one may die of hearing it
                 self._exchange.line.surrender()
-                self._given_up.remove(ended)
         self._exchange.begin_again()
 
     def _register(self, before_epoch: int) -> bool:

@@ -123,6 +123,9 @@ class Way:
     def surrender(self) -> None:
         if self._world.dies_at_surrender:
             self._world.die()
+        if self._world.dies_of_surrender:  # it was said, and who was to hear it is dead
+            self._world.die()
+            return
         if not self.is_open:
             raise DeviceUnreachable(device="host", reason="it died")
         self._service.surrendered(self._session)
@@ -145,7 +148,7 @@ class RestartWorld:
         self._capacity_bytes = capacity * GRANULE
         self._granule_bytes = GRANULE
         self._incarnation = 0
-        self.dies_at_surrender = self.dies_at_redeem = False
+        self.dies_at_surrender = self.dies_of_surrender = self.dies_at_redeem = False
         self._frames_left: int | None = None
         self.service = self._next()
 

@@ -388,11 +388,14 @@ def test_foreign_windows_that_may_still_be_mapped_are_charged_through_the_next_d
     assert world.granules("foreign") == row // GRANULE
 
 
-def test_a_session_that_was_given_up_is_free_though_its_device_died_before_it_heard_so(world: RestartWorld) -> None:
+@pytest.mark.parametrize("death", ["dies_at_surrender", "dies_of_surrender"])
+def test_a_session_that_was_given_up_is_free_though_its_device_died_before_it_heard_so(
+    world: RestartWorld, death: str
+) -> None:
     port = world.open_port()
     world.memory(port, 4 * TOKENS)
     world.fence()
-    world.dies_at_surrender = True
+    setattr(world, death, True)
     with pytest.raises(SessionEnded):
         world.in_touch(port)
     assert world.granules("foreign") == 4
