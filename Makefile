@@ -38,10 +38,8 @@ run: $(STAMP)
 	$(BIN)/kvcluster run-batch -i examples/prompts.jsonl -o out/completions.jsonl \
 	    --model gemma3-270m --devices host:0,1 --print-texts
 
-# Three processes of tests, because those with Ray wait a lot. A thread that spins takes another process's core; and Ray
-# runs its workers at niceness 15: beside other tests they got nothing, and were the last by ten minutes.
+# Three processes of tests, because those with Ray wait a lot. A thread that spins takes another process's core.
 test: export OMP_WAIT_POLICY := PASSIVE
-test: export RAY_worker_niceness := 0
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 3 --dist loadgroup --cov --cov-report=term:skip-covered
 

@@ -1,4 +1,4 @@
-"""Who listens at an address, and whether he is awake: for somebody who waits for him, and hears nothing.
+"""Which process listens at an address, and whether it is awake: for somebody who waits for it, and hears nothing.
 
 A process that is stopped keeps its sockets: the kernel goes on connecting to them, and nobody ever answers. One that
 serves answers on a thread of its own (`attach.server`), which waits for the service's lock whenever another client says

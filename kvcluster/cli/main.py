@@ -1,4 +1,4 @@
-"""The command line: run-batch, model, plan, doctor, audit, failpoints. Parse, call, print; nothing is decided here.
+"""The command line, a module for each command. Parse, call, print; nothing is decided here.
 
 Neither Ray nor torch is imported before a command needs it, so that --help and a wrong option answer at once.
 """

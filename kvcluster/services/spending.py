@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kvcluster.errors import KvClusterError, NeverFits, OutOfBudget
+from kvcluster.errors import KvClusterError, NeverFits
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import GrantId, WindowRun
 from kvcluster.memory.handle import Handle, bytes_of
 from kvcluster.memory.reservation import Reservation
 from kvcluster.services.books import Books, request_account
+from kvcluster.services.granting import Granting
 from kvcluster.services.open_requests import OpenRequests, bytes_there
 from kvcluster.services.queue import Queue
 from kvcluster.services.registering import Registering
@@ -27,6 +28,7 @@ class Spending:
     def __init__(self, books: Books, queue: Queue, requests: OpenRequests, registering: Registering) -> None:
         self._books = books
         self._queue = queue
+        self._granting = Granting(books.governor, queue, requests)
         self._requests = requests
         self._registering = registering
 
@@ -52,19 +54,7 @@ class Spending:
             size_bytes = self._books.granule_bytes * sum(run.count for run in reservation.missing(tokens))
         self.check_fits(bytes_there(reservation) + size_bytes, reservation.tenant)
         self._registering.settle()
-        try:
-            self._books.governor.ask(
-                identity,
-                size_bytes,
-                tenant=reservation.tenant,
-                headroom=self._queue.headroom(reservation),
-                oldest_arrival=self._queue.oldest(),
-            )
-        except OutOfBudget as refusal:
-            self._queue.refused(reservation, refusal, self._requests)
-            raise
-        work.txn.doing(f"grant {identity.number}", 0, undo=lambda _: self._books.governor.forget(identity))
-        work.after.append(lambda: self._queue.served(reservation))
+        self._granting.ask(identity, reservation, size_bytes, work)
 
     def give_back(self, identity: GrantId) -> None:
         """Return a held grant. Raises GrantRefused where it is not held; nothing changed."""

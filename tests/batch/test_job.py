@@ -27,16 +27,6 @@ from tests.batch.stand_in import EchoWorkers, echo, line, results, run_job, writ
 from tests.examples import examples
 
 
-@pytest.fixture
-def six(tmp_path: Path) -> Path:
-    return write_input(tmp_path / "in.jsonl", *(line(f"id {n}", f"prompt {n}") for n in range(1, 7)))
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out.jsonl"
-
-
 class Dying(EchoWorkers):
     """A lost worker loses what it had; `at` says at which waits which workers are lost (and come back)."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from kvcluster.services.completion import CompletionRequest
 from kvcluster.services.workers import AllWorkersLost, Event, WorkerLost, WorkerReady
-from tests.batch.stand_in import EchoWorkers, line, results, run_job, write_input
+from tests.batch.stand_in import EchoWorkers, results, run_job
 
 
 class Returning(EchoWorkers):
@@ -28,16 +28,6 @@ class Returning(EchoWorkers):
         events = super().wait(timeout_s)
         self.there |= {event.worker for event in events if isinstance(event, WorkerReady)}
         return events
-
-
-@pytest.fixture
-def six(tmp_path: Path) -> Path:
-    return write_input(tmp_path / "in.jsonl", *(line(f"id {n}", f"prompt {n}") for n in range(1, 7)))
-
-
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    return tmp_path / "out.jsonl"
 
 
 @pytest.mark.parametrize("returning", [[1], [0, 1]], ids=["one", "all"])

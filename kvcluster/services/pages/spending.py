@@ -7,12 +7,13 @@ first, then does what can fail and notes each undo. Called under the lock of the
 from __future__ import annotations
 
 from kvcluster.budget.ledger import account_of
-from kvcluster.errors import InvariantBroken, NeverFits, OutOfBlocks, OutOfBudget
+from kvcluster.errors import InvariantBroken, NeverFits, OutOfBlocks
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import GrantId
 from kvcluster.paged.block_pool import BlockPool
 from kvcluster.paged.block_table import Growth
 from kvcluster.paged.counts import number_of
+from kvcluster.services.granting import Granting
 from kvcluster.services.pages.books import PageBooks
 from kvcluster.services.pages.open_sequences import OpenSequences, check_tokens
 from kvcluster.services.pages.sequence_table import SequenceTable
@@ -27,6 +28,7 @@ class PageSpending:
         self._pool = pool
         self._books = books
         self._queue = queue
+        self._granting = Granting(books.governor, queue, sequences)
         self._sequences = sequences
 
     def check_fits(self, blocks: int, tenant: str) -> None:
@@ -54,19 +56,7 @@ class PageSpending:
         check_tokens(sequence, tokens)
         missing = self._books.tables.missing(sequence.table, tokens)
         self.check_fits(len(sequence.own) + missing, sequence.tenant)
-        try:
-            self._books.governor.ask(
-                identity,
-                missing * self._books.block_bytes,
-                tenant=sequence.tenant,
-                headroom=self._queue.headroom(sequence),
-                oldest_arrival=self._queue.oldest(),
-            )
-        except OutOfBudget as refusal:
-            self._queue.refused(sequence, refusal, self._sequences)
-            raise
-        work.txn.doing(f"grant {identity.number}", 0, undo=lambda _: self._books.governor.forget(identity))
-        work.after.append(lambda: self._queue.served(sequence))
+        self._granting.ask(identity, sequence, missing * self._books.block_bytes, work)
 
     def give_back(self, identity: GrantId) -> None:
         """Return a held grant. Raises GrantRefused where it is not held; nothing changed."""
