@@ -1,7 +1,8 @@
 """Asking every actor of ours the same at once, in bounded time: whoever hangs holds up nobody's answer.
 
 Actors are found by their names, which need no dashboard: "device/<node>/<device>", "host-kv/<node>/<pages>",
-"request/<node>/<job>/<worker>". One that ends between the two steps, as an idle device does, is left out.
+"request/<node>/<job>/<worker>". One that ends between the two steps, as an idle device does, is left out. Replicas of
+Ray Serve have names of its own, and are in `actors.replicas`.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class Pending(Silent):
     """Its answer may still come."""
 
 
-def actors_named(prefixes: Sequence[str]) -> dict[str, Any]:
+def actors_named(prefixes: Sequence[str], *, namespace: str = NAMESPACE) -> dict[str, Any]:
     """The actors whose names begin so, by name, in its order."""
     named = list_named_actors(all_namespaces=True)
-    names = sorted(actor["name"] for actor in named if actor["namespace"] == NAMESPACE)
-    found = {name: _actor(name) for name in names if name.startswith(tuple(prefixes))}
+    names = sorted(actor["name"] for actor in named if actor["namespace"] == namespace)
+    found = {name: _actor(name, namespace) for name in names if name.startswith(tuple(prefixes))}
     return {name: actor for name, actor in found.items() if actor is not None}
 
 
@@ -57,19 +58,24 @@ def heard(asked: Mapping[str, Any], *, timeout_s: float) -> dict[str, Any | Sile
     Raises:
         As `answers`.
     """
-    if asked:
-        ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)
+    wait_for(list(asked.values()), timeout_s)
     said = {name: _heard(reference) for name, reference in asked.items()}
     return {name: each for name, each in said.items() if not isinstance(each, _Ended)}
+
+
+def wait_for(references: Sequence[Any], timeout_s: float) -> None:
+    """Return when all are answered, or the time is over."""
+    if references:
+        ray.wait(list(references), num_returns=len(references), timeout=timeout_s)
 
 
 class _Ended:
     """In the place of an answer: the actor is dead."""
 
 
-def _actor(name: str) -> Any | None:
+def _actor(name: str, namespace: str) -> Any | None:
     try:
-        return ray.get_actor(name, namespace=NAMESPACE)
+        return ray.get_actor(name, namespace=namespace)
     except ValueError:  # it has ended
         return None
 

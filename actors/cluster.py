@@ -37,7 +37,7 @@ from kvcluster.failpoints import Passer, arm_with, process_is
 from kvcluster.units import MIB
 
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 8.0
+ANSWER_TIMEOUT_S = 20.0  # on cores that are all busy `ray status` took more than 8
 LEAVE_S = 1.0  # an owner, once the processes of its clients have been killed
 OBJECT_STORE_BYTES = 128 * MIB  # prompts and texts pass through it, and no memory of ours
 
@@ -57,9 +57,9 @@ def open_cluster(
     """
     folder = str(model_folder(settings.model))
     with ExitStack() as opened:
-        opened.enter_context(_armed(settings.failpoints))
+        opened.enter_context(armed(settings.failpoints))
         gpus = gpus_of(settings)
-        _start_ray(_named(address), settings, len(gpus), opened)
+        start_ray(named_address(address), settings, len(gpus), opened)
         site = open_site(settings, ray.get_runtime_context().get_node_id(), gpus)
         workers = RayWorkers(settings, folder, site, env=worker_env or {})
         opened.callback(workers.stop)
@@ -70,7 +70,7 @@ def open_cluster(
 
 
 @contextmanager
-def _armed(text: str) -> Iterator[None]:
+def armed(text: str) -> Iterator[None]:
     """In the block this process is armed as the settings say, if they do."""
     process_is(Passer.JOB)
     if not text:
@@ -99,7 +99,7 @@ def joined_cluster(address: str | None = None) -> Iterator[None]:
         ConfigError: no cluster answers there. Nothing is left.
     """
     with ExitStack() as opened:
-        where = _named(address) or "auto"
+        where = named_address(address) or "auto"
         if not ray.is_initialized():  # the caller's own connection: it stays
             opened.enter_context(redirect_stdout(RaysWords(sys.stderr)))
             opened.callback(ray.shutdown)
@@ -107,7 +107,7 @@ def joined_cluster(address: str | None = None) -> Iterator[None]:
         yield
 
 
-def _named(address: str | None) -> str:
+def named_address(address: str | None) -> str:
     """The cluster that is meant: this one, else RAY_ADDRESS; empty for none. An empty `address` raises ConfigError."""
     if address is not None and not address.strip():
         raise ConfigError("ray_address is empty: write HOST:PORT or auto, or leave it out")
@@ -127,8 +127,14 @@ def started_address() -> str:
     return Path(temporary, "ray", "ray_current_cluster").read_text(encoding="utf-8").strip()
 
 
-def _start_ray(address: str, settings: Settings, gpus: int, opened: ExitStack) -> None:
-    """Join the cluster at `address`, or start one of our own with so many GPUs; leaving `opened` undoes it."""
+def start_ray(address: str, settings: Settings, gpus: int, opened: ExitStack, *, more_cpus: int = 0) -> None:
+    """Join the cluster at `address`, or start one of our own with so many GPUs; leaving `opened` undoes it.
+
+    One of our own has a CPU for each of a job's actors, and so many more.
+
+    Raises:
+        ConfigError: no cluster answers there, or Ray does not start. Nothing is left.
+    """
     if ray.is_initialized():  # the caller's own connection: it stays
         return
     opened.enter_context(redirect_stdout(RaysWords(sys.stderr)))
@@ -136,13 +142,13 @@ def _start_ray(address: str, settings: Settings, gpus: int, opened: ExitStack) -
         opened.callback(ray.shutdown)
         _join(address)
     else:
-        resources = _own_resources(settings, gpus)
+        resources = _own_resources(settings, gpus, more_cpus)
         opened.callback(_stop_own)
         with gpus_visible(visible_to_ray(settings)):
             _start_own(resources)
 
 
-def _own_resources(settings: Settings, gpus: int) -> dict[str, int]:
+def _own_resources(settings: Settings, gpus: int, more_cpus: int) -> dict[str, int]:
     """What a cluster of our own has; told how many, Ray does not look for GPUs itself.
 
     Raises:
@@ -155,7 +161,7 @@ def _own_resources(settings: Settings, gpus: int) -> dict[str, int]:
         )
     devices = gpus if is_gpu else len(settings.device_names)
     workers = devices * settings.workers_per_device
-    cpus = devices + workers + (settings.host_memory_bytes is not None) + 1  # the supervisor
+    cpus = devices + workers + (settings.host_memory_bytes is not None) + 1 + more_cpus  # 1 for the supervisor
     return {"num_cpus": cpus, "num_gpus": gpus} if is_gpu else {"num_cpus": cpus}
 
 
@@ -214,6 +220,20 @@ def _check_listening(address: str) -> None:
         raise ValueError(f"{address!r} is not HOST:PORT")
     host = ray.util.get_node_ip_address() if host in ("localhost", "127.0.0.1") else host  # as Ray does
     socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S).close()
+
+
+def check_still_there() -> None:
+    """The cluster that this process is connected to has a control process: else every call of Ray's hangs for a minute,
+    deaf to signals, and then Ray ends this process.
+
+    Raises:
+        ConfigError: it has none any more.
+    """
+    address = ray.get_runtime_context().gcs_address
+    try:
+        _check_listening(address)
+    except OSError as error:
+        raise ConfigError(f"the Ray cluster at {address!r} has ended, or cannot be reached any more") from error
 
 
 def _check_ray_answers(address: str) -> None:

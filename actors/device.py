@@ -14,6 +14,7 @@ from actors.backends import open_device_driver
 from actors.boundary import or_die
 from actors.device_spec import DeviceAddress, DeviceSpec
 from actors.incarnations import begin_incarnation
+from actors.metrics import MemoryTelling
 from actors.owners import OwnerKind
 from actors.serving import open_serving, stay_on
 from actors.supervisor import announce
@@ -22,6 +23,7 @@ from kvcluster.driver.limits import descriptor_room
 from kvcluster.failpoints import Failpoint, Passer, arm_with, process_is, reach
 from kvcluster.services.device import DeviceService
 from kvcluster.services.filler import Filler
+from kvcluster.services.known_blocks import KnownBlocks
 from kvcluster.services.statistics import DeviceStatistics
 
 
@@ -36,10 +38,11 @@ class DeviceActor:
         opened = open_device_driver(replace(spec, settings=settings), file.survivors)
         self._service = DeviceService(opened.driver, opened.settings, clock=time.monotonic, log=file)
         self._filler = Filler(self._service.fill)
+        telling = MemoryTelling(self._service.statistics, incarnation=file.incarnation)
         self._descriptors = descriptor_room()
         reach(Failpoint.OWNER_OPENED)
         self._serving = open_serving(
-            settings.name, self._service, file, idle_exit_s=spec.idle_exit_s, chores=[self._filler]
+            settings.name, self._service, file, idle_exit_s=spec.idle_exit_s, chores=[self._filler, telling]
         )
         announce(OwnerKind.DEVICE, spec.settings.name, epoch=self._service.statistics().epoch)
         reach(Failpoint.OWNER_SERVING)
@@ -76,6 +79,10 @@ class DeviceActor:
 
     def statistics(self) -> DeviceStatistics:
         return self._service.statistics()
+
+    def known_since(self, epoch: int, number: int) -> KnownBlocks:
+        """For routers, which ask some times a second: see `DeviceService.known_since`. It never waits for anything."""
+        return self._service.known_since(epoch, number)
 
     def audit(self) -> DeviceStatistics:
         """The figures of one moment, after everything was checked to sum. Raises as `Serving.audited`."""

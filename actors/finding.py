@@ -26,6 +26,7 @@ P = TypeVar("P")
 
 START_TIMEOUT_S = 60.0
 HUNG_S = 30.0  # one that listens and did not answer for so long is asked whether it is awake; a lease, by default
+BEGINNINGS = 2  # that fail, the first perhaps by what somebody else made it of; then it says why
 ATTEMPTS = 5  # of owners that die or leave as they are asked
 PAUSE_S = 0.1  # more after each further death: a name is free a moment after its actor's
 LEAVING_S = 30.0  # for so long owners that leave, idle, before they are greeted are taken for what they are
@@ -48,10 +49,10 @@ def find_owner(sought: Sought, *, env: dict[str, str] | None = None) -> Found:
 
     Raises:
         ConfigError: what `check` found. The owner stays as it is.
-        DeviceUnreachable: it does not start or answer. It stays as it is.
+        DeviceUnreachable: it cannot begin, and why; or it does not answer. It stays as it is.
     """
-    reason, deaths, deadline = "", 0, time.monotonic() + START_TIMEOUT_S
-    while deaths < ATTEMPTS and time.monotonic() < deadline:
+    reason, failures, deaths, deadline = "", 0, 0, time.monotonic() + START_TIMEOUT_S
+    while failures < BEGINNINGS and deaths < ATTEMPTS and time.monotonic() < deadline:
         actor = make_owner(sought, env=env)
         try:
             address = _address(sought, actor)
@@ -61,7 +62,7 @@ def find_owner(sought: Sought, *, env: dict[str, str] | None = None) -> Found:
             reason = reason_of(error)
             time.sleep(PAUSE_S)
         except RayActorError as error:  # it was leaving when we found it
-            reason, deaths = reason_of(error), deaths + 1
+            reason, failures, deaths = reason_of(error), failures + error.actor_init_failed, deaths + 1
             time.sleep(deaths * PAUSE_S)
         except RayError as error:
             raise DeviceUnreachable(device=sought.name, reason=reason_of(error)) from None

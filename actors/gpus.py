@@ -51,11 +51,11 @@ def visible_to_ray(settings: Settings) -> str | None:
     return ",".join(order[number] for number in settings.device_numbers)
 
 
-def gpu_share(settings: Settings) -> float:
-    """What of a GPU each worker asks Ray for; 0 for host devices."""
+def gpu_share(settings: Settings, *, models: int = 1) -> float:
+    """What of a GPU each worker of one of so many models asks Ray for; 0 for host devices."""
     if settings.backend is not Backend.CUDA:
         return 0.0
-    return _SHARES // settings.workers_per_device / _SHARES
+    return _SHARES // (settings.workers_per_device * models) / _SHARES
 
 
 def given_gpu() -> str:

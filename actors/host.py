@@ -11,6 +11,7 @@ import time
 
 from actors.host_spec import HostAddress, HostSpec
 from actors.incarnations import begin_incarnation
+from actors.metrics import MemoryTelling
 from actors.owners import OwnerKind
 from actors.serving import open_serving, stay_on
 from actors.supervisor import announce
@@ -35,8 +36,9 @@ class HostKvActor:
         )
         self._spec = spec
         self._service = PageService(pool, settings, clock=time.monotonic, log=file)
+        telling = MemoryTelling(self._service.statistics, incarnation=file.incarnation)
         reach(Failpoint.OWNER_OPENED)
-        self._serving = open_serving(settings.name, self._service, file, idle_exit_s=spec.idle_exit_s)
+        self._serving = open_serving(settings.name, self._service, file, idle_exit_s=spec.idle_exit_s, chores=[telling])
         announce(OwnerKind.HOST_PAGES, spec.settings.name, epoch=self._service.statistics().epoch)
         reach(Failpoint.OWNER_SERVING)
 

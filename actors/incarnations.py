@@ -13,8 +13,8 @@ from pathlib import Path
 from actors.owners import OwnerKind
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.run_folder import run_folder
+from kvcluster.services.abandoned_files import sweep
 from kvcluster.services.device_settings import DeviceSettings
-from kvcluster.services.orphaned_files import sweep
 from kvcluster.services.session_file import SessionFile, open_session_file
 
 LOCK_WAIT_S = 30.0

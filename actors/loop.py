@@ -12,19 +12,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kvcluster.errors import Quarantined, Residue
-from kvcluster.services.completion import Completion, Refused
+from kvcluster.services.completion import Said
 
 if TYPE_CHECKING:
     from kvcluster.services.request import RequestService
 
 POLL_S = 0.5
 
-Outcomes = list[tuple[int, Completion | Refused]]
+Told = list[tuple[int, Said]]  # of requests, by their keys, in order
 
 
-def serve(service: RequestService, *, stopping: threading.Event, publish: Callable[[Outcomes], None]) -> None:
-    """Run `service` until `stopping`, and close it. Outcomes are published in whatever way it ends, and where that is a
-    failure nobody goes on with what it computed.
+def serve(service: RequestService, *, stopping: threading.Event, publish: Callable[[Told], None]) -> None:
+    """Run `service` until `stopping`, and close it. What was said is published in whatever way it ends, and where that
+    is a failure nobody goes on with what it computed.
 
     Raises:
         Quarantined: only the end of this process frees what it still has mapped.
@@ -35,14 +35,14 @@ def serve(service: RequestService, *, stopping: threading.Event, publish: Callab
         while not stopping.is_set():
             if not service.step():
                 service.wait(POLL_S)
-            publish(service.finished())
+            publish(service.said())
             _check_nothing_kept(service)
         service.close()
         failed = False
     finally:
         if failed:
             service.distrust()
-        publish(service.finished())
+        publish(service.said())
 
 
 def _check_nothing_kept(service: RequestService) -> None:

@@ -16,6 +16,7 @@ SAID_BY_US = (
     "Raylet is terminated",
     "has been marked dead",
     "A worker died or was killed while executing a task by an unexpected system error",
+    "Task ServeController.",  # was under way when Serve was ended: at each end of an endpoint
 )
 
 

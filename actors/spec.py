@@ -13,7 +13,8 @@ class WorkerSpec:
     """A worker of a job: which model, with which settings, at which device of which node.
 
     `device` is empty where it is the GPU that Ray gives the worker. `threads` are for its computing; `name`
-    is the worker's among all of the cluster, where it has one.
+    is the worker's among all of the cluster, where it has one; `model` is what it is called where it is served, else
+    its folder's name stands for it.
     """
 
     model_folder: str
@@ -22,6 +23,7 @@ class WorkerSpec:
     node_id: str
     threads: int = 1
     name: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

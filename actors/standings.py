@@ -1,22 +1,39 @@
-"""How a running cluster stands: owners of memory, workers, and the last deaths, for `kvcluster status`.
+"""How a running cluster stands: owners of memory, workers, and the last deaths, for `kvcluster status` and `top`.
 
-Everybody is asked at once, and within a bounded time. Of one that hangs the log of births tells the process, so that
+Everybody is asked at once, with one limit for all. Of one that hangs the log of births tells the process, so that
 a person can look at it; the log lies with Ray's control process, and is read also where no supervisor lives.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from actors.asking import ANSWER_TIMEOUT_S, OWNERS, WORKERS, Silent, actors_named, answers
-from actors.cluster import joined_cluster
+from actors.asking import OWNERS, WORKERS, Silent, actors_named, heard, wait_for
+from actors.cluster import check_still_there, joined_cluster
 from actors.records import read_log
+from actors.replicas import ask_replicas, replicas_heard
+from kvcluster.services.by_kind import bytes_by_kind, refusals_by_reason
 from kvcluster.services.chronicle import Birth, Told
 from kvcluster.services.pages.statistics import PageStatistics
 from kvcluster.services.standing import ClusterStanding, OwnerStanding, SessionStanding, WorkerStanding, WorkerWord
 from kvcluster.services.statistics import DeviceStatistics
+
+LOOK_S = 5.0  # for everybody's answer
+GLANCE_S = 3.0
+
+Ask = Callable[[Any], Any]
+
+
+def audited(owner: Any) -> Any:
+    """An owner's figures, after it has counted its books."""
+    return owner.audit.remote()
+
+
+def counted(owner: Any) -> Any:
+    """An owner's figures as they are kept: for whoever looks again and again."""
+    return owner.statistics.remote()
 
 
 def cluster_standing(address: str | None = None) -> ClusterStanding:
@@ -29,25 +46,42 @@ def cluster_standing(address: str | None = None) -> ClusterStanding:
         return standing()
 
 
-def standing(*, timeout_s: float = ANSWER_TIMEOUT_S) -> ClusterStanding:
-    """The same of the cluster that this process is connected to."""
-    owners, workers = actors_named(OWNERS), actors_named(WORKERS)
-    counted = answers(owners, lambda actor: actor.audit.remote(), timeout_s=timeout_s)
-    words = answers(workers, lambda actor: actor.standing.remote(), timeout_s=timeout_s)
+@contextmanager
+def cluster_glances(address: str | None = None) -> Iterator[Callable[[], ClusterStanding]]:
+    """In the block: the same again and again, of books as they are kept.
+
+    Raises:
+        ConfigError: no cluster answers there; from a look: it has ended.
+    """
+    with joined_cluster(address):
+        yield _glance_if_there
+
+
+def _glance_if_there() -> ClusterStanding:
+    check_still_there()
+    return glance()
+
+
+def glance() -> ClusterStanding:
+    """How the cluster stands that this process is connected to, by books as they are kept."""
+    return standing(timeout_s=GLANCE_S, ask=counted)
+
+
+def standing(*, timeout_s: float = LOOK_S, ask: Ask = audited) -> ClusterStanding:
+    """The same with the figures that owners answer to `ask`. Nobody is waited for longer than `timeout_s`."""
+    owners = {name: ask(actor) for name, actor in actors_named(OWNERS).items()}
+    workers = {name: actor.standing.remote() for name, actor in actors_named(WORKERS).items()}
+    replicas = ask_replicas()
+    wait_for([*owners.values(), *workers.values(), *replicas.values()], timeout_s)
     told = read_log()
     return ClusterStanding(
-        tuple(_owner(name, said, told) for name, said in counted.items()),
-        tuple(_worker(name, said, told) for name, said in words.items()),
+        tuple(_owner(name, said, told) for name, said in heard(owners, timeout_s=0.0).items()),
+        (
+            *(_worker(name, said, told) for name, said in heard(workers, timeout_s=0.0).items()),
+            *replicas_heard(replicas, told),
+        ),
         told.deaths,
     )
-
-
-def bytes_by_kind(accounts: Mapping[str, int]) -> dict[str, int]:
-    """The accounts of a ledger, those of a kind together: "request/session/number@tenant" is a request."""
-    held = Counter[str]()
-    for account, size_bytes in accounts.items():
-        held[re.split("[/@]", account)[0]] += size_bytes
-    return dict(held)
 
 
 def process_of(name: str, told: Told) -> int:
@@ -80,6 +114,8 @@ def _owner(name: str, said: DeviceStatistics | PageStatistics | Silent, told: To
         sessions=_sessions(said),
         open_requests=said.open_requests,
         running_requests=said.running_requests,
+        refusals=refusals_by_reason(said),
+        evictions=said.evictions,
     )
 
 

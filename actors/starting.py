@@ -1,22 +1,21 @@
-"""The start of a job's workers: each gets its place, and says its first word, or what went wrong says one sentence.
+"""The start of a job's workers: until when each is waited for, and the sentence of what ended it.
 
-Not the place for what becomes of a worker that serves: `actors.workers`.
+A worker that dies on its way to its place, or while it loads the model, is replaced, as one that serves: by
+`actors.workers`, `max_restarts` times. What a worker says itself (no such model, no memory of this size) every other
+would say too, and ends the start at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 
-from actors.causes import cause_of
 from actors.seats import Seat
 from actors.site import Site, shown_node
-from actors.spec import Placed
 from kvcluster.config import ConfigError
 from kvcluster.errors import KvClusterError
+from kvcluster.services.workers import ClusterStopped, Event, WorkerLost, WorkerStopped
 
 PLACE_TIMEOUT_S = 60.0
 START_TIMEOUT_S = 600.0
@@ -31,42 +30,47 @@ class WorkerFailed(KvClusterError):
         self.reason = reason
 
 
-def places(seats: Sequence[Seat], site: Site) -> list[Placed]:
-    """Where the workers are. Ray gives each its CPU, and its GPU, and waits for ever where others keep them all.
+def own_error(error: RayError | ConfigError) -> Exception | None:
+    """What is said by a worker, or of its place, against its start; None where it died."""
+    if isinstance(error, RayTaskError) and isinstance(error.cause, KvClusterError | ConfigError):
+        return error.cause
+    return error if isinstance(error, RayTaskError | ConfigError) else None
+
+
+def check_goes_on(event: Event, seats: Sequence[Seat]) -> None:
+    """Whether the start goes on after what happened.
 
     Raises:
-        WorkerFailed: one has no place after `PLACE_TIMEOUT_S`.
-        ConfigError, KvClusterError: what the first said that cannot be where it is.
+        ClusterStopped: a worker was told to stop.
+        WorkerFailed: one died, and is not replaced any more.
     """
-    placed = [seat.actor.place.remote() for seat in seats]
-    _, waiting = ray.wait(placed, num_returns=len(placed), timeout=PLACE_TIMEOUT_S)
-    if waiting:
-        first = seats[placed.index(waiting[0])]
-        where = shown_node(first.node_id) if len(site.nodes) > 1 else "this node"
-        reason = (
-            f"no {' or '.join(site.resources)} of {where} was free for it within {PLACE_TIMEOUT_S:.0f} s: wait for "
-            f"the other jobs on the cluster, or start Ray with more "
-            f"(ray start {', '.join(f'--num-{kind.lower()}s' for kind in site.resources)})"
-        )
-        raise WorkerFailed(worker=first.number, reason=reason)
-    return [first_word(seat, reference, PLACE_TIMEOUT_S) for seat, reference in zip(seats, placed, strict=True)]
+    if isinstance(event, WorkerStopped):
+        raise ClusterStopped
+    if isinstance(event, WorkerLost) and not event.returns:
+        seat = seats[event.worker]
+        tries = f", the last of {seat.restarts + 1}" if seat.restarts else ""
+        raise WorkerFailed(worker=seat.number, reason=f"{event.reason} ({shown_node(seat.node_id)}{tries})")
 
 
-def first_word(seat: Seat, reference: Any, timeout_s: float) -> Any:
-    """What a worker that starts answers.
+def check_in_time(seats: Sequence[Seat], site: Site, *, waited_s: float) -> None:
+    """Whether the start of all, which began so long ago, is to be waited for.
+
+    Ray gives each its CPU, and its GPU, and waits for ever where others keep them all.
 
     Raises:
-        ConfigError, KvClusterError: what it said; WorkerFailed: it did not.
+        WorkerFailed: one has no place after `PLACE_TIMEOUT_S`, or has not loaded the model after `START_TIMEOUT_S`.
     """
-    try:
-        return ray.get(reference, timeout=max(timeout_s, 0.0))
-    except GetTimeoutError:
+    if waited_s > PLACE_TIMEOUT_S and (placeless := [seat for seat in seats if not seat.pid and not seat.restarts]):
+        raise WorkerFailed(worker=placeless[0].number, reason=_no_place(placeless[0], site))
+    if waited_s > START_TIMEOUT_S and (late := [seat for seat in seats if not seat.is_ready]):
         reason = f"it did not load the model within {START_TIMEOUT_S:.0f} s"
-        raise WorkerFailed(worker=seat.number, reason=reason) from None
-    except RayTaskError as error:
-        if isinstance(error.cause, KvClusterError | ConfigError):
-            raise error.cause from None
-        raise
-    except RayError as error:
-        reason = f"{cause_of(error, ending=seat.ending)} ({shown_node(seat.node_id)})"
-        raise WorkerFailed(worker=seat.number, reason=reason) from None
+        raise WorkerFailed(worker=late[0].number, reason=reason)
+
+
+def _no_place(seat: Seat, site: Site) -> str:
+    where = shown_node(seat.node_id) if len(site.nodes) > 1 else "this node"
+    return (
+        f"no {' or '.join(site.resources)} of {where} was free for it within {PLACE_TIMEOUT_S:.0f} s: wait for "
+        f"the other jobs on the cluster, or start Ray with more "
+        f"(ray start {', '.join(f'--num-{kind.lower()}s' for kind in site.resources)})"
+    )

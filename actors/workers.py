@@ -26,10 +26,11 @@ from actors.request import WORKER, RequestActor
 from actors.seats import NOTHING, Seat, together
 from actors.site import Place, Site, is_alive
 from actors.spec import Collected, Opened, Placed, WorkerSpec
-from actors.starting import START_TIMEOUT_S, WorkerFailed, first_word, places
+from actors.starting import START_TIMEOUT_S, check_goes_on, check_in_time, own_error
 from actors.supervisor import meet_supervisor, tell_death, tell_leave
 from actors.vigil import watch_begun
 from kvcluster.config import ConfigError, Settings
+from kvcluster.errors import KvClusterError
 from kvcluster.services.chronicle import Who
 from kvcluster.services.completion import CompletionRequest
 from kvcluster.services.pages.statistics import HostReport, PageStatistics
@@ -38,6 +39,7 @@ from kvcluster.services.workers import ClusterStopped, Event, Finished, WorkerLo
 
 POLL_S = 5.0
 STOP_TIMEOUT_S = 1.0
+START_POLL_S = 1.0  # at least so often it is asked whether the start takes too long
 
 
 class RayWorkers:
@@ -50,6 +52,7 @@ class RayWorkers:
         self._env = env
         self._name = uuid4().hex[:8]
         self._node_id = ray.get_runtime_context().get_node_id()
+        self._is_starting = True  # until all have loaded the model
         self._started_at = 0.0
         self._stop_before = last_stop()  # what is told to everybody from now on is told to this job
         self._devices_at_start: dict[Place, DeviceStatistics | None] = {}
@@ -73,22 +76,24 @@ class RayWorkers:
     def start(self) -> None:
         """Start `workers_per_device` workers at each device, and wait until all have loaded the model.
 
+        One that dies meanwhile is replaced, as later.
+
         Raises:
             ClusterStopped: one ended because everything was told to.
-            ConfigError, KvClusterError: what the first that failed said. Whatever is raised, the caller ends the others
-                (`stop`).
+            WorkerFailed: one died more than `max_restarts` times, or has no place or no model in time.
+            ConfigError, KvClusterError: what the first that refused said. Whatever is raised, the caller ends the
+                others (`stop`).
         """
         meet_supervisor()
         if self._is_stopped:
             raise ClusterStopped
         try:
-            self._place()
             self._open()
-        except WorkerFailed:
+        except KvClusterError:  # an owner that was told to end is not reached either
             if self._is_stopped:
                 raise ClusterStopped from None
             raise
-        self._started_at = time.monotonic()
+        self._is_starting, self._started_at = False, time.monotonic()
 
     def submit(self, worker: int, items: Sequence[tuple[int, CompletionRequest]]) -> None:
         self.seats[worker].actor.submit.remote(list(items))
@@ -139,24 +144,18 @@ class RayWorkers:
             ray.kill(seat.actor)
             seat.watch(None)
 
-    def _place(self) -> None:
-        """A worker at each place. Raises as `places`, or ConfigError."""
+    def _open(self) -> None:
+        """A worker at each place, which has loaded the model. Raises as `start`."""
         for place in self._site.seats:
             seat = Seat(len(self.seats), place.device, node_id=place.node_id)
             seat.actor = self._create(seat)
             self.seats.append(seat)
-        for seat, placed in zip(self.seats, places(self.seats, self._site), strict=True):
-            self._is_placed(seat, placed)
-
-    def _open(self) -> None:
-        """Every worker has loaded the model. Raises as `first_word`."""
-        self._devices_at_start = {place: self._standing(OwnerKind.DEVICE, place) for place in self._devices()}
-        for seat in self.seats:
-            seat.open()
-        deadline = time.monotonic() + START_TIMEOUT_S
-        for seat in self.seats:
-            seat.is_open(first_word(seat, seat.awaited, deadline - time.monotonic()))
-            self._listen(seat)
+            seat.find_place()
+        began = time.monotonic()
+        while self.returning:
+            for event in self.wait(START_POLL_S):
+                check_goes_on(event, self.seats)
+            check_in_time(self.seats, self._site, waited_s=time.monotonic() - began)
         self._pages_at_start = {place: self._standing(OwnerKind.HOST_PAGES, place) for place in self._pages()}
 
     @property
@@ -189,6 +188,8 @@ class RayWorkers:
         """Raises ConfigError where it may not be there."""
         self._site.check(placed.device)
         seat.is_placed(placed)
+        if self._is_starting and seat.place not in self._devices_at_start:
+            self._devices_at_start[seat.place] = self._standing(OwnerKind.DEVICE, seat.place)
         if seat.node_id == self._node_id:
             with suppress(OSError):  # no descriptor is left: then nobody says how it ends
                 seat.watch(watch_begun(placed.pid, placed.started))
@@ -208,6 +209,7 @@ class RayWorkers:
             if isinstance(said, Placed):
                 self._is_placed(seat, said)
         except (RayError, ConfigError) as error:
+            self._check_died(seat, error)
             yield self._lost(seat, cause_of(error, ending=seat.ending))
             return
         if isinstance(said, Placed):
@@ -226,6 +228,11 @@ class RayWorkers:
                 yield WorkerStopped(seat.number)
                 return
         self._listen(seat)
+
+    def _check_died(self, seat: Seat, error: RayError | ConfigError) -> None:
+        """Raises what is said against the start of one that lives, while the job's workers start."""
+        if self._is_starting and not seat.is_ready and (refusal := own_error(error)) is not None:
+            raise refusal from None
 
     def _unheard(self, seat: Seat, waited_s: float) -> Iterator[Event]:
         """A worker that replies to nothing for longer than its lease is taken for hung."""

@@ -14,7 +14,7 @@ from kvcluster.config import settings_from
 from kvcluster.engine.model import open_model
 from kvcluster.engine.pretrained import model_folder, models_cache
 from kvcluster.engine.tokenizer import open_tokenizer
-from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from kvcluster.services.completion import Completion, CompletionRequest, Refused, answers_among
 from kvcluster.services.local import LocalDevice, open_device
 from kvcluster.services.pages.local import LocalPages, open_pages
 from kvcluster.services.request import RequestService, RequestStatistics, open_request_service
@@ -88,7 +88,7 @@ class OurArm:
         """One step, or a wait where there is nothing to do; returns what finished."""
         if not self._service.step():
             self._service.wait(1.0)
-        return self._service.finished()
+        return answers_among(self._service.said())
 
     def rest(self) -> None:
         """What is on its way back, or being shared, arrives."""

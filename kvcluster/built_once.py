@@ -33,8 +33,8 @@ def built_once(folder: Path, build: Callable[[Path], None]) -> Path:
 
 
 def _build(folder: Path, build: Callable[[Path], None]) -> None:
-    for leftover in folder.parent.glob(f"{folder.name}.part-*"):  # nobody builds it: we hold the lock
-        shutil.rmtree(leftover)
+    for part in folder.parent.glob(f"{folder.name}.part-*"):  # nobody builds it: we hold the lock
+        shutil.rmtree(part)
     with TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.part-") as work:
         whole = Path(work) / folder.name
         build(whole)

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -27,6 +27,7 @@ from kvcluster.units import GIB, format_bytes, parse_bytes
 
 _DEVICES = re.compile(r"(?:host|cuda)(?::(\d+(?:,\d+)*))?", re.ASCII)
 _SHOWN_CHARACTERS = 100  # of a wrong value
+_SECRET = frozenset({"api_key"})  # whose wrong values are not shown
 _DEVICES_RULE = "must be host or cuda, alone or with numbers, each once, as in host:0,1 or cuda:0"
 _ONE_KIND_RULE = "must be host or cuda devices, and not both: run a job for each"
 _HOST_SIZES = {"device_memory": "512MiB", "granule": "64KiB"}
@@ -128,6 +129,7 @@ class Settings(BaseModel):
     granule: Granule | None = None  # None, on a GPU alone: what it recommends
 
     max_num_seqs: Annotated[int, Field(ge=1, le=4_096)] = 16
+    max_num_waiting: Annotated[int, Field(ge=0, le=2**20)] | None = None  # of one worker; None: a job's wait, all
     max_num_batched_tokens: Count = 512
     prefill_chunk_tokens: Count = 256
     margin_steps: Annotated[int, Field(ge=1, le=4_096)] = 16
@@ -222,34 +224,44 @@ def _together(holds: bool, settings: Settings, rule: str) -> None:
         raise ValueError(f"{values} {getattr(settings, other)}")
 
 
+S = TypeVar("S", bound=Settings)
+
+
 def settings_from(values: Mapping[str, Any], *, where: str = "") -> Settings:
     """Validated settings of `values`, the rest at their defaults. `where` begins the sentence of an error.
 
     Raises:
         ConfigError: a value is wrong or its name unknown.
     """
+    return settings_of(Settings, values, where=where)
+
+
+def settings_of(kind: type[S], values: Mapping[str, Any], *, where: str = "") -> S:
+    """The same of a `kind` that has more settings. Raises as `settings_from`."""
     try:
-        return Settings.model_validate(dict(values))
+        return kind.model_validate(dict(values))
     except ValidationError as wrong:
-        raise ConfigError(where + _sentence(wrong.errors()[0])) from None
+        raise ConfigError(where + _sentence(wrong.errors()[0], kind.model_fields)) from None
 
 
-def unknown_setting(key: str, known: Iterable[str]) -> str:
-    """What is said of a name that is none of `known`: where it stands, or which one was meant."""
-    if key in Settings.model_fields:
+def unknown_setting(key: str, known: Iterable[str], *, settings: Iterable[str] = ()) -> str:
+    """What is said of a name that is none of `known`: where `settings` stand, or which one was meant."""
+    if key in settings:
         return f"{key} stands in the wrong place: settings stand in the args of the application, as in ray_config.yaml"
     near = difflib.get_close_matches(key, list(known), n=1)
     return f"{key} is not a setting" + (f": did you mean {near[0]}?" if near else "; remove it")
 
 
-def _sentence(error: Mapping[str, Any]) -> str:
+def _sentence(error: Mapping[str, Any], known: Iterable[str]) -> str:
     """One of pydantic's errors as our sentence."""
     name = _place(error["loc"])
     if error["type"] == "extra_forbidden":
-        return unknown_setting(name, Settings.model_fields)
+        return unknown_setting(name, known)
     if error["type"] == "missing":
         return f"{name} is missing: name it with --{name.replace('_', '-')} or in the config file"
     rule = re.sub(r"^\w+ should", "must", error["msg"].removeprefix("Value error, "))
+    if name in _SECRET:
+        return f"{name} {rule.removeprefix('Input ')}"
     return f"{name} is {_shown(error['input'])}, and {rule}" if name else rule
 
 

@@ -1,5 +1,8 @@
 """Who may connect: processes of our own user, and only while a descriptor is left for them.
 
+Anybody on the machine may knock; who is not of our user is refused before a byte is read, and told of in the log once
+a user, so that a stranger who knocks all day does not fill it.
+
 At the limit of descriptors `accept` fails and the connection stays in the queue, so that the loop would spin on it.
 One spare descriptor is kept for that: it is given up, the connection is taken and closed, and the client reads an
 end of file instead of waiting.
@@ -8,13 +11,16 @@ end of file instead of waiting.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import socket
 from contextlib import suppress
 
-from kvcluster.attach.sockets import is_trusted, new_address, packet_socket, peer_of
+from kvcluster.attach.sockets import Peer, is_trusted, new_address, packet_socket, peer_of
 
+MOST_STRANGERS = 16  # users that the log names
 _BACKLOG = 64
+_LOG = logging.getLogger(__name__)
 
 
 class Listener:
@@ -22,6 +28,7 @@ class Listener:
         self.address = address
         self._socket = listening
         self._spare: int | None = None
+        self._strangers: set[int] = set()
 
     @classmethod
     def open(cls, device: str) -> Listener:
@@ -55,15 +62,30 @@ class Listener:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 self._turn_away()
             return None
-        if is_trusted(peer_of(connection)):
+        peer = peer_of(connection)
+        if is_trusted(peer):
             connection.setblocking(False)
             return connection
         connection.close()
+        self._tell_of(peer)
         return None
 
     def close(self) -> None:
         self._socket.close()
         self._give_up_spare()
+
+    def _tell_of(self, peer: Peer) -> None:
+        if peer.uid in self._strangers or len(self._strangers) >= MOST_STRANGERS:
+            return
+        self._strangers.add(peer.uid)
+        who = f"process {peer.pid}" if peer.pid else "a process of another pid namespace"
+        _LOG.warning(
+            "%s was refused at %s: it is user %d's, and only processes of user %d that this one can see may attach",
+            who,
+            self.address.replace("\0", "@"),
+            peer.uid,
+            os.geteuid(),
+        )
 
     def _turn_away(self) -> None:
         self._give_up_spare()

@@ -23,7 +23,7 @@ from kvcluster.services.batch.input import check_input, read_lines
 from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
 from kvcluster.services.batch.opening import open_results
 from kvcluster.services.batch.output import ResultFile
-from kvcluster.services.batch.survey import count_lines
+from kvcluster.services.batch.survey import Survey, survey
 from kvcluster.services.pages.statistics import HostReport
 from kvcluster.services.statistics import DeviceReport
 from kvcluster.services.workers import Cluster, ClusterStopped
@@ -80,7 +80,9 @@ def answer_file(call: BatchCall, settings: Settings) -> int:
 
 def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> Answered:
     """A cluster is started only where something is left to do."""
-    total = count_lines(call.input_path, output, model=settings.model)
+    surveyed = survey(call.input_path, output, model=settings.model)
+    _say_edited(surveyed, call.output_path)
+    total = surveyed.total_lines
     if total == len(output.earlier):
         tell(f"all {total} lines have their result already")
         failed = sum(done.failed for done in output.earlier.values())
@@ -94,6 +96,24 @@ def _answer(call: BatchCall, settings: Settings, output: ResultFile) -> Answered
             return _run(call, JobSpec(settings.model, total, 2 * settings.max_num_seqs, _now), output, cluster)
         finally:
             interrupts.ignore()  # the cluster closes undisturbed
+
+
+def _say_edited(surveyed: Survey, path: Path) -> None:
+    """Which lines keep the answer to what they asked before: to answer them again is for whoever edited them."""
+    if (first := surveyed.first_edited) is None:
+        return
+    name = f"line {first.number}" + (f" (custom_id {first.custom_id!r})" if first.custom_id is not None else "")
+    remedy = f"from {path}, or choose another output file"
+    if surveyed.edited == 1:
+        say(
+            f"{name} was edited after it was answered, and keeps that answer: to have it answered again remove its "
+            f"result {remedy}"
+        )
+    else:
+        say(
+            f"{surveyed.edited} lines were edited after they were answered, the first of them {name}, and keep those "
+            f"answers: to have them answered again remove their results {remedy}"
+        )
 
 
 def _announce(total: int, done: int, settings: Settings) -> None:

@@ -15,8 +15,10 @@ from kvcluster.cli.failpoints import failpoints
 from kvcluster.cli.plan import plan
 from kvcluster.cli.run_batch import run_batch
 from kvcluster.cli.sentences import one_sentence
+from kvcluster.cli.serve import serve
 from kvcluster.cli.status import status
 from kvcluster.cli.stop import stop
+from kvcluster.cli.top import top
 
 app = typer.Typer(
     name="kvcluster",
@@ -27,10 +29,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("run-batch")(run_batch)
+app.command("serve")(serve)
 app.command("plan")(plan)
 app.command("doctor")(doctor)
 app.command("audit")(audit)
 app.command("status")(status)
+app.command("top")(top)
 app.command("stop")(stop)
 app.command("failpoints")(failpoints)
 

@@ -11,38 +11,20 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from kvcluster.cli.listeners import reader_may_leave
 from kvcluster.cli.sentences import one_sentence, say
+from kvcluster.cli.standing_rows import DEATH_HEADINGS, SIZE_HEADINGS, UNKNOWN, deaths, known, place, short, sizes
 from kvcluster.cli.tables import write_table
-from kvcluster.services.chronicle import Death
-from kvcluster.services.standing import ClusterStanding, OwnerStanding, WorkerStanding
-from kvcluster.units import format_bytes
+from kvcluster.services.standing import ClusterStanding, OwnerStanding, WorkerStanding, picture
 
 ALL_ANSWER, SOME_DO_NOT = 0, 1
-MOST_DEATHS = 10  # shown; --json has all that are kept
-OWNER_HEADINGS = (
-    "memory",
-    "node",
-    "process",
-    "started",
-    "epoch",
-    "requests",
-    "capacity",
-    "committed",
-    "retained",
-    "free",
-    "quarantine",
-    "foreign",
-)
+OWNER_HEADINGS = ("memory", "node", "process", "started", "epoch", "requests", *SIZE_HEADINGS)
 SESSION_HEADINGS = ("client of", "node", "process", "session", "silent")
 WORKER_HEADINGS = ("worker", "node", "process", "memory", "state", "running", "waiting")
-DEATH_HEADINGS = ("died", "node", "process", "ago", "cause")
-_NODE_CHARACTERS = 8
 
 
 def status(
@@ -61,7 +43,7 @@ def status(
         found = cluster_standing(ray_address)
     with reader_may_leave(sys.stdout):
         if as_json:
-            typer.echo(json.dumps({**asdict(found), "complaints": found.complaints}, indent=2))
+            typer.echo(json.dumps(picture(found), indent=2))
         else:
             _write_tables(found)
     for complaint in found.complaints:
@@ -72,12 +54,11 @@ def status(
 def _write_tables(found: ClusterStanding) -> None:
     if not found.owners and not found.workers:
         typer.echo("nobody of kvcluster is on this cluster")
-    now_s = time.time()
     tables = [
         (OWNER_HEADINGS, [_owner_row(owner) for owner in found.owners]),
         (SESSION_HEADINGS, [row for owner in found.owners for row in _session_rows(owner)]),
         (WORKER_HEADINGS, [_worker_row(worker) for worker in found.workers]),
-        (DEATH_HEADINGS, [_death_row(death, now_s) for death in reversed(found.deaths[-MOST_DEATHS:])]),
+        (DEATH_HEADINGS, deaths(found.deaths, time.time())),
     ]
     _write_each([(headings, rows) for headings, rows in tables if rows])
 
@@ -90,39 +71,21 @@ def _write_each(tables: Sequence[tuple[Sequence[str], list[tuple[str, ...]]]]) -
 
 
 def _owner_row(owner: OwnerStanding) -> tuple[str, ...]:
-    who = (owner.name, _short(owner.node_id), _known(owner.pid), _known(owner.number), _known(owner.epoch))
+    who = (*place(owner), known(owner.number), known(owner.epoch))
     if owner.complaint is not None:
-        return *who, *("?",) * (len(OWNER_HEADINGS) - len(who))
-    held = owner.bytes_by_kind
-    committed_bytes = held.get("request", 0) + held.get("prefix", 0)
-    sizes = (committed_bytes, *(held.get(kind, 0) for kind in ("retained", "free", "quarantine", "foreign")))
-    requests = f"{owner.running_requests} of {owner.open_requests}"
-    return *who, requests, *map(format_bytes, (owner.capacity_bytes, *sizes))
+        return *who, *(UNKNOWN,) * (len(OWNER_HEADINGS) - len(who))
+    return *who, f"{owner.running_requests} of {owner.open_requests}", *sizes(owner)
 
 
 def _session_rows(owner: OwnerStanding) -> Iterator[tuple[str, ...]]:
     for session in owner.sessions:
-        place = (owner.name, _short(owner.node_id))
-        yield *place, _known(session.pid), session.state, f"{session.silent_s:.1f} s"
+        where = (owner.name, short(owner.node_id))
+        yield *where, known(session.pid), session.state, f"{session.silent_s:.1f} s"
 
 
 def _worker_row(worker: WorkerStanding) -> tuple[str, ...]:
-    who = (worker.name, _short(worker.node_id), _known(worker.pid))
+    who = place(worker)
     if worker.word is None:
-        return *who, *("?",) * (len(WORKER_HEADINGS) - len(who))
+        return *who, *(UNKNOWN,) * (len(WORKER_HEADINGS) - len(who))
     word = worker.word
     return *who, word.device, word.state.value, str(word.running), str(word.waiting)
-
-
-def _death_row(death: Death, now_s: float) -> tuple[str, ...]:
-    who = death.who
-    ago = f"{max(now_s - death.at_s, 0.0):.0f} s"
-    return f"{who.kind} {who.name}", _short(who.node_id), _known(who.pid), ago, death.cause or "nobody told why"
-
-
-def _known(number: int) -> str:
-    return str(number) if number else "?"
-
-
-def _short(node_id: str) -> str:
-    return node_id[:_NODE_CHARACTERS]

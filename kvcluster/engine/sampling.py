@@ -6,7 +6,7 @@ neither on its neighbours in the batch nor on the step at which it runs: a repla
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from struct import pack
@@ -46,6 +46,16 @@ def next_tokens(logits: torch.Tensor, params: Sequence[SamplingParams], keys: Se
         if how.temperature > 0:
             chosen[row] = _drawn(logits[row], how, key)
     return chosen
+
+
+def without_tokens(logits: torch.Tensor, forbidden: Mapping[int, frozenset[int]]) -> torch.Tensor:
+    """The same logits, but that each of these rows cannot choose those tokens; the argument stays as it is."""
+    if not any(forbidden.values()):
+        return logits
+    masked, vocabulary = logits.clone(), logits.shape[-1]
+    for row, token_ids in forbidden.items():
+        masked[row, [token_id for token_id in token_ids if token_id < vocabulary]] = float("-inf")
+    return masked
 
 
 def _drawn(logits: torch.Tensor, how: SamplingParams, key: DrawKey) -> int:

@@ -25,15 +25,22 @@ class StopStrings:
 
     def push(self, text: str) -> Passed:
         """What may be shown now that `text` has followed."""
-        seen = self._held + text
-        ends = [at for stop in self._stops if (at := seen.find(stop)) >= 0]
+        seen, known = self._held + text, len(self._held)  # what ended in the text that is known was passed by
+        ends = [at for stop in self._stops if (at := seen.find(stop, max(0, known - len(stop) + 1))) >= 0]
         if ends:
             self._held = ""
             return Passed(seen[: min(ends)], stopped=True)
+        return Passed(self._shown(seen), stopped=False)
+
+    def pass_by(self, text: str) -> str:
+        """The same, where what is complete ends nothing; what `text` only begins may do so later."""
+        return self._shown(self._held + text)
+
+    def _shown(self, seen: str) -> str:
         keep = max((_overlap(seen, stop) for stop in self._stops), default=0)
         shown = len(seen) - keep
         self._held = seen[shown:]
-        return Passed(seen[:shown], stopped=False)
+        return seen[:shown]
 
     def finish(self) -> str:
         """What was held back: the text is over, so it began no stop string."""

@@ -32,6 +32,11 @@ class Tokenizer:
         text: str = self.inner.decode(token_ids, skip_special_tokens=True)
         return text
 
+    def decode_alone(self, token_id: int) -> str:
+        """What one token says by itself, a special one too; marks, where it is only a part of a character."""
+        text: str = self.inner.decode([token_id])
+        return text
+
     def detokenizer(self) -> Detokenizer:
         """A fresh one, for one text."""
         return Detokenizer(self)

@@ -8,7 +8,7 @@ so an adapter that is named like somebody's salt opens nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 
 _LABEL = b"kvcluster prefix 1"
@@ -33,6 +33,10 @@ class CacheIdentity:
             content = getattr(self, field.name).encode("utf-8", "surrogatepass")
             digest.update(b"%s %d " % (field.name.encode(), len(content)) + content)
         return digest.digest()
+
+    def salted(self, salt: str) -> CacheIdentity:
+        """The same for requests of this `cache_salt`."""
+        return replace(self, salt=salt)
 
 
 def root_for(tenant: str, root: bytes) -> bytes:

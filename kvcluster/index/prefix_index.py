@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from kvcluster.ids import RequestId
+from kvcluster.index.events import KnownLog
 from kvcluster.index.token_chain import BLOCK_TOKENS, ID_BYTES, blocks_of, common_tokens, digests
 
 MOST_SEEN = 16_384  # digests of blocks that were computed and are not shared
@@ -59,6 +60,7 @@ class PrefixIndex:
     """Of one device. For one thread."""
 
     def __init__(self) -> None:
+        self.log = KnownLog()  # of the blocks in the trees: one is there as long as a listed prefix begins with it
         self._roots: dict[bytes, _Node] = {}
         self._places: dict[int, list[_Node]] = {}
         self._seen: OrderedDict[bytes, RequestId | None] = OrderedDict()  # by whom; None: by several
@@ -112,6 +114,8 @@ class PrefixIndex:
         places = self._places[number] = []
         for digest, ids in zip(digests(root, token_ids), blocks_of(token_ids), strict=True):
             node = _child(node, digest, ids)
+            if not node.is_needed:  # it was made just now
+                self.log.stored(node.digest)
             if node.tokens > base_tokens:
                 node.numbers[number] = None
                 places.append(node)
@@ -164,6 +168,7 @@ class PrefixIndex:
                 self._roots.pop(node.digest, None)
                 return
             del node.parent.children[node.digest]
+            self.log.removed(node.digest)
             node = node.parent
 
     # --- what was seen --------------------------------------------------------------------------------------------

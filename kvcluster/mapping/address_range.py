@@ -67,19 +67,50 @@ def open_range(driver: Driver, range_map: RangeMap) -> AddressRange:
         ValueError: the map's granule is no multiple of the driver's. Nothing changed.
         LimitReached, DriverError: as `Driver.reserve`. Nothing changed.
     """
+    return open_ranges(driver, range_map, 1)[0]
+
+
+def open_ranges(driver: Driver, range_map: RangeMap, count: int) -> tuple[AddressRange, ...]:
+    """`count` equal ranges, one behind the other in one reservation, which goes back with the last that is closed.
+
+    Raises:
+        ValueError: no range, or as `open_range`. Nothing changed.
+        LimitReached, DriverError: as `Driver.reserve`. Nothing changed.
+    """
     granule_bytes = range_map.shape.granule_bytes
     if granule_bytes % driver.granularity_bytes:
         raise ValueError(f"a granule of {granule_bytes} bytes is no multiple of {driver.granularity_bytes}")
-    return AddressRange(driver, range_map, driver.reserve(range_map.size_bytes))
+    if count < 1:
+        raise ValueError(f"at least 1 range is opened, not {count}")
+    size_bytes = range_map.size_bytes
+    ground = _Ground(driver, driver.reserve(count * size_bytes), count * size_bytes, count)
+    return tuple(AddressRange(driver, range_map, ground.address + i * size_bytes, ground) for i in range(count))
+
+
+class _Ground:
+    """One reservation of the driver's, which takes back the whole of it and no part."""
+
+    def __init__(self, driver: Driver, address: int, size_bytes: int, ranges: int) -> None:
+        self.address = address
+        self._driver = driver
+        self._size_bytes = size_bytes
+        self._ranges = ranges
+
+    def leave(self) -> None:
+        """One range less, in which nothing is mapped. Raises DriverError where the last cannot go; it may try again."""
+        if self._ranges == 1:
+            self._driver.free_address(self.address, self._size_bytes)
+        self._ranges -= 1
 
 
 class AddressRange:
-    """One reservation of address and what is mapped in it. For one thread at a time."""
+    """One range of reserved address and what is mapped in it. For one thread at a time."""
 
-    def __init__(self, driver: Driver, range_map: RangeMap, address: int) -> None:
+    def __init__(self, driver: Driver, range_map: RangeMap, address: int, ground: _Ground) -> None:
         self.address = address
         self.range_map = range_map
         self._driver = driver
+        self._ground = ground
         self._placements = Placements(address, range_map)
         self._state = RangeState.OPEN
 
@@ -95,6 +126,10 @@ class AddressRange:
     def mapped_runs(self) -> tuple[WindowRun, ...]:
         """What is mapped, in window order, in as few runs as possible."""
         return self._placements.mapped_runs()
+
+    def mapped_behind(self, windows: Sequence[int]) -> tuple[WindowRun, ...]:
+        """What is mapped behind the first `windows` of each fragment, a group at a time; whole handles alone."""
+        return self._placements.mapped_behind(windows)
 
     @operation
     def map_runs(
@@ -173,7 +208,7 @@ class AddressRange:
         unmapped = self._unmap_each(self._placements.find(self.mapped_runs()))
         if unmapped.still:
             raise Quarantined(residue=self._residue(unmapped.still)) from unmapped.error
-        self._driver.free_address(self.address, self.range_map.size_bytes)
+        self._ground.leave()
         self._move_to(RangeState.CLOSED)
 
     def _map(self, span: Span, access: Access, done: Progress) -> None:

@@ -77,6 +77,12 @@ class Cells:
         for match in _TAKEN.finditer(self._windows(start, stop)):
             yield Stretch(start + match.start(), start + match.end())
 
+    def runs_behind(self, start: int) -> Iterator[Stretch]:
+        """The mapped windows from `start` on, without the rest of a handle that begins before it."""
+        while self._cells[start : start + 1] == bytes((_REST,)):
+            start += 1
+        return self.runs(start)
+
     def _windows(self, start: int, stop: int | None) -> bytes:
         """A byte for each window, 0 where it is mapped nowhere."""
         if not self._ring:

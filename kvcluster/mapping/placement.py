@@ -69,6 +69,14 @@ class Placements:
             for found in self._cells_of(run).runs(run.start, run.count)
         )
 
+    def mapped_behind(self, windows: Sequence[int]) -> tuple[WindowRun, ...]:
+        """What is mapped behind the first `windows` of each fragment, a group at a time; whole handles alone."""
+        return tuple(
+            WindowRun(group, fragment, run.start, run.stop - run.start)
+            for (group, fragment), cells in sorted(self._cells.items())
+            for run in cells.runs_behind(windows[group])
+        )
+
     def plan(self, runs: Sequence[WindowRun], handles: Sequence[PhysicalHandle]) -> tuple[Placement, ...]:
         """Where `handles` go, in order, if they fill the vacant `runs` exactly. Nothing is recorded.
 

@@ -1,7 +1,8 @@
 """Which blocks are free, and who has the others: references, pins and residence, counted apart. No memory here.
 
     references   block tables that name the block
-    pins         somebody between looking it up and using it, or copying from it
+    pins         whoever may read it and has no reference: between looking it up and using it, while copying from it, or
+                 a process whose session is over
     residence    an index finds it
 
 A block is free when nobody has it for any reason, and never while somebody has. Free blocks are a stack: what came

@@ -26,6 +26,7 @@ from kvcluster.services.asks import (
     Shed,
     Spend,
     TakeSnapshot,
+    Trim,
     load_of,
 )
 from kvcluster.services.memory_state import MemoryState
@@ -87,6 +88,8 @@ def _check_tokens(ask: Ask) -> None:
     match ask:
         case Grow(tokens=tokens) | Spend(tokens=tokens) | Join(tokens=tokens) | Find(grow_to=tokens):
             bounds = (1, most)
+        case Trim(tokens=tokens):
+            bounds = (0, most)
         case TakeSnapshot(tokens=tokens) | Publish(tokens=tokens) if not ask.memory.holdings.usable.is_torn:
             bounds = (1, ask.memory.tokens)
         case End(retain_tokens=tokens):

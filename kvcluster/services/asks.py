@@ -7,10 +7,11 @@
     AskGrant, Spend, ReturnGrant    a verb at a time
     TakeSnapshot, Publish, Seal     the three steps of a prefix (the first where there are rings), each in its own frame
     Leave       every prefix left
+    Trim        the windows behind its first tokens back
     Shed        every window back and every prefix left; the request stays open and keeps its arrival number
     End         the same, and the end of the request
 
-The client's half of Seal, Leave, Shed and End is done before the frame is made: what the device hears is what has
+The client's half of Seal, Leave, Trim, Shed and End is done before the frame is made: what the device hears is what has
 happened. How asks become operations is in `services.encoding`.
 """
 
@@ -154,6 +155,18 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
+class Trim:
+    """What lies behind the first `tokens` tokens goes back: whole handles, and none of a prefix or a snapshot.
+
+    What a ring holds of later tokens is of no use any more. Where a window could not be unmapped (Quarantined) it stays
+    charged, and the memory takes no more commits.
+    """
+
+    memory: SequenceMemory
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shed:
     """`after`: work that was waited for already; else the driver's work is waited for."""
 
@@ -173,7 +186,22 @@ class End:
     token_ids: bytes = b""
 
 
-Ask = Grow | Find | Adopt | Join | AskGrant | Spend | ReturnGrant | TakeSnapshot | Publish | Seal | Leave | Shed | End
+Ask = (
+    Grow
+    | Find
+    | Adopt
+    | Join
+    | AskGrant
+    | Spend
+    | ReturnGrant
+    | TakeSnapshot
+    | Publish
+    | Seal
+    | Leave
+    | Trim
+    | Shed
+    | End
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +252,7 @@ def _operations(ask: Ask) -> int:
 def _runs(ask: Ask) -> int:
     memory: SequenceMemory = ask.memory
     match ask:
-        case Shed() | End():
+        case Trim() | Shed() | End():
             return memory.returnable_runs
         case Join(grow_to=int()) | Find() | Adopt():
             return 2 * memory.fragments

@@ -13,7 +13,7 @@ from kvcluster.failpoints import Failpoint, reach
 from kvcluster.geometry.shareability import Refusal
 from kvcluster.services import encoding
 from kvcluster.services.ask_checks import refusal_of
-from kvcluster.services.asks import Ask, End, Join, Leave, Seal, Shed, TakeSnapshot
+from kvcluster.services.asks import Ask, End, Join, Leave, Seal, Shed, TakeSnapshot, Trim
 from kvcluster.services.departures import Departures, is_over
 from kvcluster.services.memory_state import MemoryState
 from kvcluster.services.prefix import Prefix
@@ -58,6 +58,10 @@ class ClientHalf:
     def first(self, ask: Ask) -> Said:
         """What is done here first: what the device is told of it, and what this process could not do."""
         match ask:
+            case Trim(memory, tokens):
+                taken_back = memory.holdings.trim(tokens)
+                reach(Failpoint.CLIENT_UNMAPPED)
+                return self.told(memory, taken_back)
             case Shed(memory, after):
                 return self._emptied(memory, memory.holdings.shed(after=after))
             case End(memory, retain_tokens, token_ids):

@@ -7,9 +7,11 @@ has) is `Refused`, a value: it concerns nobody else. A worker's death is not; se
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 MOST_CHOICES = 128  # of one request
+MOST_LOGPROBS = 20  # of one token
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,10 @@ class CompletionRequest:
     `n` texts are drawn; with one seed the i-th is what a request for one text with `sample` + i says. What is computed
     for it is reused for requests of the same `cache_salt` alone. With `use_beam_search` the `n` texts are the best that
     a search of that width finds; their score is the sum of log-probabilities over length ** `length_penalty`.
+
+    No end token and no end of a text before `min_tokens`. `logprobs`: of each token its log-probability and those of so
+    many that were likelier than all others; None: neither. With `streams` the answer arrives as it is made: `Begun`
+    once there is memory for it, `Delta`s, and the whole in the end.
 
     `died_with` are sessions of workers that died while they had this very request, the newest first: whoever gets it
     next goes on where they ended, as far as their device still knows.
@@ -37,6 +43,9 @@ class CompletionRequest:
     use_beam_search: bool = False
     length_penalty: float = 1.0
     early_stopping: bool = False
+    min_tokens: int = 0
+    logprobs: int | None = None
+    streams: bool = False
     died_with: tuple[str, ...] = ()
 
     def with_seed(self) -> CompletionRequest:
@@ -46,11 +55,24 @@ class CompletionRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Likelihood:
+    """One token of a text: what it says alone, and its natural log-probability before temperature and top_p.
+
+    `others` are the likeliest tokens of its place, the likeliest first; itself too where it is one of them.
+    """
+
+    token: str
+    logprob: float
+    others: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """`finish_reason` is "stop" (end token or stop text) or "length" (max_tokens)."""
 
     text: str
     finish_reason: str
+    logprobs: tuple[Likelihood, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +89,55 @@ class Completion:
     completion_tokens: int
     more: tuple[Choice, ...] = ()
     cached_tokens: int = field(default=0, compare=False)
+    logprobs: tuple[Likelihood, ...] = ()
 
     @property
     def choices(self) -> tuple[Choice, ...]:
-        return (Choice(self.text, self.finish_reason), *self.more)
+        return (Choice(self.text, self.finish_reason, self.logprobs), *self.more)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """The first of a streamed answer: the request has memory, and is computed from now on."""
+
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one choice of a streamed answer said since its last delta; with `finish_reason` it is its last.
+
+    `tokens` were generated for it; `logprobs` are theirs. `text` may be empty: a character is not whole yet, or may
+    begin a stop text.
+    """
+
+    choice: int
+    text: str
+    tokens: int
+    logprobs: tuple[Likelihood, ...] = ()
+    finish_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
     """An error that is this request's own. `status_code` is HTTP's; `message` is a sentence that names the field.
 
-    `retry_after_s`: the same may be answered after so long.
+    `retry_after_s`: the same may be answered after so long. `need_bytes` of KV memory were asked for where only
+    `free_bytes` were free, if it was that; by the first of those that wait, where too many do.
     """
 
     status_code: int
     code: str
     message: str
     retry_after_s: float | None = None
+    need_bytes: int | None = None
+    free_bytes: int | None = None
+
+
+Said = Begun | Delta | Completion | Refused  # about one request; a Completion or Refused is the last
+
+
+def answers_among(told: Iterable[tuple[int, Said]]) -> list[tuple[int, Completion | Refused]]:
+    """Of what was said of requests, what their callers wait for who want the whole at once."""
+    return [(key, said) for key, said in told if isinstance(said, Completion | Refused)]

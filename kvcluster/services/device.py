@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from kvcluster.attach.protocol import Descriptors, HandedHandle
 from kvcluster.attach.sockets import MAX_DESCRIPTORS
+from kvcluster.budget.ledger import FREE
 from kvcluster.driver.gate import patient_operation
 from kvcluster.driver.protocol import Driver, PhysicalHandle
 from kvcluster.ids import ImportKey
@@ -19,6 +20,7 @@ from kvcluster.services.device_settings import DeviceSettings
 from kvcluster.services.figures import Moment, Parts, Peaks, statistics_of
 from kvcluster.services.frame_service import FrameService
 from kvcluster.services.handing import exported
+from kvcluster.services.known_blocks import NEVER, KnownBlocks
 from kvcluster.services.operations import Operations
 from kvcluster.services.progress_page import FILE_BYTES
 from kvcluster.services.session_file import NoSessionLog, SessionLog
@@ -124,6 +126,18 @@ class DeviceService(FrameService):
         """All figures of one moment."""
         with self._turns.looking:
             return self._statistics()
+
+    def known_since(self, epoch: int, number: int) -> KnownBlocks:
+        """What is known behind event `number` of incarnation `epoch`; of another one, all that is known now.
+
+        A step a block that changed, and no more than one a block that is known: it is asked for all the time.
+        """
+        with self._turns.looking:
+            books = self._memory.books
+            news = books.index.log.since(number if epoch == self._settings.epoch else NEVER)
+            evictable = books.evictable_bytes("")
+            free_bytes = books.ledger.balance(FREE) + evictable.own_bytes + evictable.others_bytes
+            return KnownBlocks(self._settings.epoch, news, free_bytes)
 
     @patient_operation
     def audit(self) -> DeviceStatistics:

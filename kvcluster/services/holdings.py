@@ -6,7 +6,7 @@ part of the port's operation, so that no capture begins in its middle.
 
     own        the request pays for them; mapped for reading and writing, or for reading where a seal was refused
     shared     a prefix's; mapped for reading
-    leftover   still mapped, and given back to the device as "may still be mapped": it does not count them as the
+    residue    still mapped, and given back to the device as "may still be mapped": it does not count them as the
                request's any more
 """
 
@@ -36,8 +36,8 @@ class Holdings:
         self.is_foreign = False  # something was mapped when the device was restarted, and nothing was released since
         self._request = request
         self._uses: list[Used] = []
-        self._leftover: set[Window] = set()
-        self._leftover_shared: set[Window] = set()  # those of the leftover that were a prefix's
+        self._residue: set[Window] = set()
+        self._residue_shared: set[Window] = set()  # those of the residue that were a prefix's
 
     @property
     def range_map(self) -> RangeMap:
@@ -55,7 +55,7 @@ class Holdings:
     @property
     def shared_bytes(self) -> int:
         """Bytes that are mapped here and are a prefix's."""
-        shared = sum(run.count for use in self._uses for run in use.runs) + len(self._leftover_shared)
+        shared = sum(run.count for use in self._uses for run in use.runs) + len(self._residue_shared)
         return shared * self.shape.granule_bytes
 
     @property
@@ -77,9 +77,9 @@ class Holdings:
     def returnable_runs(self) -> int:
         """How many runs of windows a release of everything names at most."""
         mapped = self.range.mapped_runs()
-        if not self._uses and not self._leftover:
+        if not self._uses and not self._residue:
             return len(mapped)
-        return len(runs_of(set(windows_of(mapped)) - self._leftover - self._shared()))
+        return len(runs_of(set(windows_of(mapped)) - self._residue - self._shared()))
 
     def missing_bytes(self, wanted: Windows, *, beside: Windows | None = None) -> int:
         """What a grant must hold so that `wanted` windows are there; `beside` come with a prefix that is joined."""
@@ -136,6 +136,19 @@ class Holdings:
             self._uses.append(Used(plan.number, plan.runs))
 
     # --- less -----------------------------------------------------------------------------------------------------
+
+    def trim(self, tokens: int) -> TakenBack:
+        """Take out what lies behind the first `tokens` tokens: see `services.asks.Trim`."""
+        needed = self.shape.with_snapshots(self.shape.windows(tokens))
+        kept = tuple(map(max, needed, self.usable.sealed))
+        runs = runs_of(set(windows_of(self.range.mapped_behind(kept))) - self._residue)
+        unmapped = self.range.unmap_runs(runs)
+        self._residue |= set(windows_of(unmapped.still))
+        ends = list(self.usable.windows)
+        for run in runs:
+            ends[run.group] = min(ends[run.group], run.start)
+        self.usable.cut(tuple(ends))
+        return TakenBack(unmapped.done, unmapped.still, error=self._quarantined(unmapped))
 
     def shed(self, *, after: Fence | None = None) -> TakenBack:
         """Take every mapping out of the range; what could not be taken is said in the result.
@@ -205,14 +218,14 @@ class Holdings:
         """A commit of `runs` failed here: which of them are not mapped, and which could not be taken back."""
         wanted = set(windows_of(runs))
         still = wanted & set(windows_of(self.range.mapped_runs()))
-        known, self._leftover = self._leftover, self._leftover | still
+        known, self._residue = self._residue, self._residue | still
         return TakenBack(runs_of(wanted - still - known), runs_of(still - known))
 
     def not_joined(self, number: int, runs: Sequence[WindowRun]) -> TakenBack:
         """Prefix `number` could not be mapped: it is left."""
         still = set(windows_of(runs)) & set(windows_of(self.range.mapped_runs()))
-        self._leftover |= still
-        self._leftover_shared |= still
+        self._residue |= still
+        self._residue_shared |= still
         return TakenBack(left=(LeftPrefix(number, is_clean=not still),))
 
     def not_adopted(self, numbers: Sequence[int], runs: Sequence[WindowRun]) -> TakenBack:
@@ -234,18 +247,18 @@ class Holdings:
         self, done: tuple[WindowRun, ...], still: tuple[WindowRun, ...], error: KvClusterError | None
     ) -> TakenBack:
         """What to tell the device; from now on no prefix is used."""
-        if not self._leftover and not still:  # as ever: no window is looked at by itself
+        if not self._residue and not still:  # as ever: no window is looked at by itself
             own_runs, left = tuple(behind(done, self._shared_ends())), self._left_clean()
             self._uses.clear()
             return TakenBack(own_runs, left=left, error=error)
-        shared, known = self._shared(), self._leftover
+        shared, known = self._shared(), self._residue
         gone, left_here = set(windows_of(done)), set(windows_of(still))
         left = tuple(
             LeftPrefix(use.number, is_clean=left_here.isdisjoint(windows_of(use.runs))) for use in reversed(self._uses)
         )
         self._uses.clear()
-        self._leftover = (known - gone) | left_here
-        self._leftover_shared = (self._leftover_shared - gone) | (shared & left_here)
+        self._residue = (known - gone) | left_here
+        self._residue_shared = (self._residue_shared - gone) | (shared & left_here)
         own = shared | known
         return TakenBack(runs_of(gone - own), runs_of(left_here - own), left, error)
 

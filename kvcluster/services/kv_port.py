@@ -3,6 +3,9 @@
 `services.port.DevicePort` with its `SequenceMemory`, and `services.pages.port.PagePort` with its `SequencePages`, are
 the two. Asks are those of `services.asks`; each port refuses what it has not (NotAllowed). Where prefixes are published
 differs: a device needs its steps (TakeSnapshot, Publish, Seal), pages one (Publish), and `publication` says which.
+
+This is the interface for engines other than ours, and knows none: it hands out addresses, says what is committed, and
+takes it back at step boundaries. `kvcluster.KVCache` is such a user of it, for transformers' own `generate()`.
 """
 
 from __future__ import annotations

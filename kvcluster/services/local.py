@@ -25,6 +25,7 @@ from kvcluster.driver.protocol import Driver
 from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.ids import new_session
+from kvcluster.services.batch_memory import BatchMemory
 from kvcluster.services.device import DeviceService
 from kvcluster.services.device_settings import (
     DeviceSettings,
@@ -139,6 +140,10 @@ class LocalDevice:
             geometry, layout, max_tokens, tenant=tenant, shareable_tokens=shareable_tokens, cache_root=cache_root
         )
         return self.port.memory(spec)
+
+    def open_batch(self, geometry: KvGeometry, *, rows: int, max_tokens: int, tenant: str = "") -> BatchMemory:
+        """The memory of a batch of new requests: see `DevicePort.open_batch`."""
+        return self.port.open_batch(geometry, rows=rows, max_tokens=max_tokens, tenant=tenant)
 
     def working(self) -> AbstractContextManager[None]:
         """The block computes on this device's memory: fences and releases of other threads wait for it.

@@ -32,6 +32,7 @@ from kvcluster.services.asks import (
     Shed,
     Spend,
     TakeSnapshot,
+    Trim,
 )
 from kvcluster.services.encoding import window_runs
 from kvcluster.services.pieces import JoinedWindows, Piece, PlannedWindows, pieces_of, size_of
@@ -124,7 +125,7 @@ class PendingAsks:
     def _not_executed(self, loss: DeviceUnreachable) -> None:
         """The device died, and with it all that it did for these: nothing of it was mapped here."""
         for place, ask in enumerate(self._asks):
-            if not isinstance(ask, Shed | End | Leave | ReturnGrant):
+            if not isinstance(ask, Trim | Shed | End | Leave | ReturnGrant):
                 self._errors[place] = self._errors[place] or loss
             if isinstance(ask, Seal) and (plan := ask.memory.holdings.publication):
                 self._map_again(ask.memory, plan)

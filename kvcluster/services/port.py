@@ -21,12 +21,15 @@ from typing import TYPE_CHECKING
 
 from kvcluster.driver.gate import operation
 from kvcluster.driver.protocol import Driver, PhysicalHandle
+from kvcluster.geometry.layout import Layout
+from kvcluster.geometry.model import KvGeometry
 from kvcluster.geometry.residency import RangeMap, Shape
 from kvcluster.ids import RequestId
-from kvcluster.mapping.address_range import open_range
+from kvcluster.mapping.address_range import AddressRange, open_range, open_ranges
 from kvcluster.services import encoding
 from kvcluster.services.ask_checks import check
 from kvcluster.services.asks import Ask, End, Load, Outcome, load_of
+from kvcluster.services.batch_memory import MOST_ROWS, BatchMemory
 from kvcluster.services.client_half import ClientHalf
 from kvcluster.services.contact import Link, Seek
 from kvcluster.services.correspondence import Traffic
@@ -48,7 +51,10 @@ if TYPE_CHECKING:
 
 
 class DevicePort:
-    """One session with one device. `welcome` is what the device said of itself. Used by one thread.
+    """One session with one device. `welcome` is what the device said of itself. Used by one thread at a time.
+
+    `LocalDevice.port` is one in this process, `actors.proxies.open_session` opens one with a device actor. `memory` is
+    for one sequence, `open_batch` for the rows of a batch.
 
     `exchange` are its frames and replies; `verbs` ask for one request at a time. `computes_on` is the torch device of
     its memory, where that is not the CPU's. A device that was restarted hears of `most_registered` requests in a frame.
@@ -114,10 +120,31 @@ class DevicePort:
             LimitReached: no address space. Nothing changed.
             DriverError: a graph is being captured, or the call failed. Nothing changed.
         """
+        return self._memory(spec, open_range(self.driver, self._range_map(spec)))
+
+    @operation
+    def open_batch(self, geometry: KvGeometry, *, rows: int, max_tokens: int, tenant: str = "") -> BatchMemory:
+        """New requests, whose memories lie at equal steps, for the rows of a batch: see `BatchMemory`.
+
+        Each has an address for `max_tokens` tokens, and no bytes yet.
+
+        Raises:
+            ValueError: no rows, or more than a frame serves (`MOST_ROWS`); no tokens. Nothing changed.
+            LimitReached, DriverError: as `memory`. Nothing changed.
+        """
+        if not 1 <= rows <= MOST_ROWS:
+            raise ValueError(f"a batch has 1 to {MOST_ROWS} rows, not {rows}")
+        spec = SequenceSpec(geometry, Layout.TOKEN_MAJOR, max_tokens, tenant=tenant, shareable_tokens=max_tokens)
+        ranges = open_ranges(self.driver, self._range_map(spec), rows)
+        return BatchMemory(self, tuple(self._memory(spec, each) for each in ranges))
+
+    def _range_map(self, spec: SequenceSpec) -> RangeMap:
         granule_bytes = self.welcome.granule_bytes
         shape = Shape.of(spec.geometry, spec.layout, granule_bytes, chunk_tokens=spec.chunk_tokens)
-        request = RequestId(self.session, next(self._requests))
-        memory = SequenceMemory(self, request, spec, open_range(self.driver, RangeMap(shape, spec.max_tokens)))
+        return RangeMap(shape, spec.max_tokens)
+
+    def _memory(self, spec: SequenceSpec, address_range: AddressRange) -> SequenceMemory:
+        memory = SequenceMemory(self, RequestId(self.session, next(self._requests)), spec, address_range)
         self._open.opened(memory)
         return memory
 

@@ -1,8 +1,8 @@
 """The memory of one request, in the process that computes: an address that never moves, and what backs it.
 
-This is what a user holds. It has the verbs one at a time (`grant`, `commit`, `publish`, `join`, `leave`, `release`,
-`close`); an engine that serves many requests sends them together through `services.port.DevicePort.submit`. What is
-mapped, and whose it is, is kept in `services.holdings`.
+This is what a user holds. It has the verbs one at a time (`grant`, `commit`, `publish`, `join`, `leave`, `trim`,
+`release`, `close`); an engine that serves many requests sends them together through `services.port.DevicePort.submit`.
+What is mapped, and whose it is, is kept in `services.holdings`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kvcluster.driver.protocol import Fence
 from kvcluster.ids import RequestId
 from kvcluster.index.token_chain import packed
 from kvcluster.mapping.address_range import AddressRange
-from kvcluster.services.asks import Ask, Find, Join, Leave, ReturnGrant, Spend
+from kvcluster.services.asks import Ask, Find, Join, Leave, ReturnGrant, Spend, Trim
 from kvcluster.services.holdings import Holdings
 from kvcluster.services.memory_state import MEMORY_MOVES, MemoryState
 from kvcluster.services.prefix import Prefix
@@ -218,6 +218,20 @@ class SequenceMemory:
             DriverError: a graph is being captured. Nothing changed.
         """
         self._port.verbs.one(Leave(self))
+
+    @operation
+    def trim(self, tokens: int) -> None:
+        """Give back what lies behind the first `tokens` tokens: whole handles, and none of a prefix or a snapshot.
+
+        Waits for the driver's work first, as `release` does without a fence. The address stays.
+
+        Raises:
+            ValueError: more tokens than the most. Nothing changed.
+            Quarantined: some windows could not be unmapped. They stay charged until this process is gone, and the
+                memory takes no more commits.
+            DriverError: a graph is being captured. Nothing changed.
+        """
+        self._port.verbs.one(Trim(self, tokens))
 
     @operation
     def release(self, *, after: Fence | None = None) -> None:

@@ -40,6 +40,10 @@ class UsableWindows:
         """So many are there now."""
         self.windows = tuple(map(max, self.windows, wanted))
 
+    def cut(self, kept: Windows) -> None:
+        """What lies behind these is gone, and nothing lies behind it."""
+        self.windows = tuple(map(min, self.windows, kept))
+
     def seal(self, runs: Iterable[WindowRun]) -> None:
         """These are there, for reading, and all before them."""
         ends = list(self.sealed)

@@ -8,7 +8,7 @@ from actors.devices import Device
 from actors.proxies import open_port
 from kvcluster.engine.model import open_model
 from kvcluster.engine.tokenizer import open_tokenizer
-from kvcluster.services.completion import Completion, Refused
+from kvcluster.services.completion import Completion, Refused, answers_among
 from kvcluster.services.port import DevicePort
 from kvcluster.services.request import open_request_service
 from tests.actors.answers import requests
@@ -37,7 +37,7 @@ class Survivor:
         while len(answers) < len(asked):
             if not service.step():
                 service.wait(0.05)
-            answers.update(service.finished())
+            answers.update(answers_among(service.said()))
         service.close()
         return [said.text for key, _ in asked if isinstance(said := answers[key], Completion)]
 

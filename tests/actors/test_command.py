@@ -19,8 +19,8 @@ from uuid import uuid4
 import psutil
 import pytest
 
+from kvcluster.services.abandoned_files import abandoned_files
 from kvcluster.services.batch.opening import open_results
-from kvcluster.services.orphaned_files import orphaned_files
 from tests.actors.answers import LENGTHS, PROMPTS
 from tests.actors.world import TIMEOUT_S, World, eventually
 from tests.batch.stand_in import line, results, write_input
@@ -135,7 +135,7 @@ def test_ctrl_c_stops_within_five_seconds_keeps_results_and_leaves_nothing(
     assert (code, shown) == (130, "")
     assert errors[-1].startswith("kvcluster: stopped; finished results are kept")
     files = sorted(job.run_folder.glob("kvcluster/*"))
-    assert [file.path for file in orphaned_files(job.run_folder / "kvcluster") if not file.clients] == files
+    assert [file.path for file in abandoned_files(job.run_folder / "kvcluster") if not file.clients] == files
     kept = results(job.out)
     assert 0 < len(kept) < 12_000
     for number, result in kept.items():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
-from actors.finding import session_with
+from actors.finding import BEGINNINGS, find_owner, session_with
+from actors.owners import OwnerKind, Sought
 from actors.proxies import open_session
 from actors.records import read_log
 from actors.supervisor import meet_supervisor
@@ -40,6 +42,26 @@ class Vain(Search):
 
     def opened(self, number: int) -> int:
         raise GONE
+
+
+class FullDisk:
+    """An owner that cannot begin. `notes` has a line for each time that it was tried."""
+
+    def __init__(self, notes: Path) -> None:
+        with notes.open("a") as file:
+            file.write("tried\n")
+        raise OSError(28, "No space left on device", "a run folder")
+
+    def address(self) -> None:
+        raise AssertionError("it began")
+
+
+def test_an_owner_that_cannot_begin_is_tried_twice_and_says_why(node_id: str, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    sought = Sought(OwnerKind.DEVICE, "full", node_id, FullDisk, notes, check=lambda _: None)
+    with pytest.raises(DeviceUnreachable, match=r"device full .*No space left on device: 'a run folder'"):
+        find_owner(sought)
+    assert notes.read_text().count("tried") == BEGINNINGS
 
 
 def test_an_owner_that_left_before_it_was_greeted_is_found_again() -> None:

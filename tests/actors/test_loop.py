@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from actors.loop import Outcomes, serve
+from actors.loop import Told, serve
 from kvcluster.engine.model import open_model
 from kvcluster.engine.tokenizer import open_tokenizer
 from kvcluster.errors import Quarantined
@@ -56,7 +56,7 @@ def test_a_process_that_cannot_unmap_hands_out_what_is_finished_and_ends(faulty:
     for key, request in requests():
         faulty.service.submit(key, request)
     faulty.driver.follow(failing_every("unmap"))
-    outcomes: Outcomes = []
+    outcomes: Told = []
     with pytest.raises(Quarantined, match="memory that this process could not unmap"):
         serve(faulty.service, stopping=threading.Event(), publish=outcomes.extend)
     [(key, said)] = outcomes
@@ -70,7 +70,7 @@ def test_nobody_goes_on_with_what_a_loop_computed_that_failed(faulty: Faulty, wa
     failed = Mortal(faulty.world)
     failed.submit(dict(requests()))
 
-    def fail_at_the_first(outcomes: Outcomes) -> None:
+    def fail_at_the_first(outcomes: Told) -> None:
         if outcomes:
             raise OSError
 
@@ -90,7 +90,7 @@ def test_a_loop_that_is_told_to_stop_gives_everything_back(faulty: Faulty) -> No
         faulty.service.submit(key, request)
     stopping = threading.Event()
 
-    def stop_at_the_first(outcomes: Outcomes) -> None:
+    def stop_at_the_first(outcomes: Told) -> None:
         if outcomes:
             stopping.set()
 

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 from actors.devices import find_device
-from actors.standings import standing
+from actors.standings import counted, standing
 from actors.supervisor import meet_supervisor, tell_death
 from actors.workers import RayWorkers
 from kvcluster.config import Settings
@@ -51,9 +51,14 @@ def test_memory_clients_workers_and_deaths_are_shown_with_their_processes(
     assert (found.pid, found.number, found.capacity_bytes) == (device.address.pid, 1, CAPACITY)
     assert found.bytes_by_kind["request"] == 9 * GRANULE
     assert {session.pid for session in found.sessions} == {pid, seat.pid}
-    [worker] = [each for each in standing().workers if each.pid == seat.pid]
+    [worker] = [each for each in standing(timeout_s=TIMEOUT_S).workers if each.pid == seat.pid]
     assert worker.word is not None
     assert (worker.word.device, worker.word.state, worker.word.waiting) == (device.name, WorkerState.SERVING, 0)
+    assert worker.word.model == Path(settings.model).name
+    done = run("top", "--json", "--interval", "0.1")
+    assert done.returncode == 0
+    [worker_told] = [each for each in json.loads(done.stdout)["workers"] if each["pid"] == seat.pid]
+    assert worker_told["tokens_per_s"] == 0.0
     done = run("status")
     assert (done.returncode, done.stderr) == (0, "")
     lines = [line.split() for line in done.stdout.splitlines()]
@@ -69,6 +74,8 @@ def test_one_that_hangs_is_shown_with_its_process_and_exit_code_1(world: World) 
         found = owner(silent.name, timeout_s=0.5)
         assert (found.complaint, found.pid) == ("it does not answer", silent.address.pid)
         assert owner(well.name, timeout_s=0.5).complaint is None
+        seen = {each.name: each.complaint for each in standing(timeout_s=0.5, ask=counted).owners}
+        assert (seen[silent.name], seen[well.name]) == ("it does not answer", None)
         done = run("status", "--json")
     sentence = f"{silent.name} on node {world.node_id[:8]} (process {silent.address.pid}): it does not answer"
     assert done.returncode == 1

@@ -11,7 +11,7 @@ from typing import Any
 from kvcluster.services.batch.input import read_lines
 from kvcluster.services.batch.job import BatchJob, JobSpec, Progress
 from kvcluster.services.batch.opening import open_results
-from kvcluster.services.batch.survey import count_lines
+from kvcluster.services.batch.survey import survey
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
 from kvcluster.services.workers import Event, Finished
 
@@ -75,7 +75,8 @@ def run_job(
     model: str = "echo",
 ) -> Progress:
     with open_results(output_path, forget_failed=retry_failed) as output:
-        spec = JobSpec(model, count_lines(input_path, output, model=model), lookahead, created=lambda: 1_700_000_000)
+        total = survey(input_path, output, model=model).total_lines
+        spec = JobSpec(model, total, lookahead, created=lambda: 1_700_000_000)
         lines = read_lines(input_path)
         tell = (told if told is not None else []).append
         return BatchJob(lines, output=output, workers=workers or EchoWorkers(), spec=spec, tell=tell).run()

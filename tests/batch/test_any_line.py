@@ -78,11 +78,11 @@ def test_any_document_is_a_request_or_a_refusal_and_its_result_can_be_read_back(
     [one] = read_lines(given_lines)
     assert isinstance(one.asked, CompletionRequest | Refused)
     outcome = one.asked if isinstance(one.asked, Refused) else Completion("text", "stop", 1, 1)
-    written = encode_result(Answer(one.number, one.custom_id, outcome), model="m", created=1)
+    written = encode_result(Answer(one.number, one.custom_id, outcome, one.digest), model="m", created=1)
     assert written.count(b"\n") == 1
     result = decode_result(written)
     assert result is not None
-    assert (result.line_number, result.custom_id) == (one.number, one.custom_id)
+    assert (result.line_number, result.custom_id, result.digest) == (one.number, one.custom_id, one.digest)
 
 
 @same_folder
@@ -100,6 +100,7 @@ results_like = st.fixed_dictionaries(
         "response": st.fixed_dictionaries(
             {
                 "status_code": st.sampled_from([200, 400, True, 200.0, "200"]) | documents,
+                "request_id": st.sampled_from(["req_1", "req_1_0123456789ab", "req_1_\u0661"]) | documents,
                 "body": st.fixed_dictionaries(
                     {"choices": st.just([{"text": "a"}]) | documents, "model": st.just("m") | documents}
                 )

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from kvcluster.services.batch.input import BatchFileError
 from kvcluster.services.batch.opening import open_results
 from kvcluster.services.batch.output import ResultFile
+from kvcluster.services.batch.survey import Survey, survey
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
 from tests.batch.stand_in import EchoWorkers, line, results, run_job, write_input
 from tests.examples import examples
@@ -125,6 +126,34 @@ def test_an_output_of_another_input_is_refused_and_unchanged(tmp_path: Path, thr
         with pytest.raises(BatchFileError, match="the output belongs to another input"):
             run_job(other, out)
         assert out.read_bytes() == before
+
+
+def surveyed(asked: Path, out: Path) -> Survey:
+    with open_results(out) as output:
+        return survey(asked, output, model="echo")
+
+
+def test_lines_that_ask_for_something_else_by_now_are_counted_and_their_answers_stay(tmp_path: Path, out: Path) -> None:
+    asked = tmp_path / "in.jsonl"
+    run_job(write_input(asked, line("a", "one"), b"not json", line("c", "three"), line("d", "four", max_tokens=4)), out)
+    before = out.read_bytes()
+    same = dict(reversed(line("a", "one", user="somebody", seed=None).items()))
+    write_input(asked, same, b"no json", line("c", "thirty"), line("d", "four", max_tokens=5), line("e", "five"))
+    found = surveyed(asked, out)
+    assert (found.total_lines, found.edited, found.first_edited and found.first_edited.number) == (5, 3, 2)
+    run_job(asked, out)
+    assert out.read_bytes().startswith(before)
+    assert sorted(results(out)) == [1, 2, 3, 4, 5]
+
+
+def test_of_results_that_do_not_say_what_was_asked_no_line_counts_as_edited(tmp_path: Path, out: Path) -> None:
+    asked = write_input(tmp_path / "in.jsonl", line("a", "one"))
+    run_job(asked, out)
+    [found] = results(out).values()
+    found["response"]["request_id"] = "req_1"  # as earlier versions wrote it
+    write_input(out, found)
+    write_input(asked, line("a", "two"))
+    assert surveyed(asked, out) == Survey(1)
 
 
 def test_an_output_with_texts_of_another_model_is_refused_and_unchanged(three: Path, out: Path) -> None:

@@ -74,6 +74,27 @@ def test_all_answered_is_exit_code_0_and_a_table_of_devices(run: Run, good: Path
     assert result.stderr.splitlines()[-1] == "2 of 2 lines, 0 failed, 6 tokens"
 
 
+def test_a_line_that_was_edited_after_it_was_answered_is_named_with_the_remedy(
+    run: Run, good: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.jsonl"
+    run()
+    assert run().stderr == "all 2 lines have their result already\n"
+    write_input(good, line("a", "one"), line("b", "twenty"))
+    again = run()
+    assert (again.exit_code, again.stderr.splitlines()[0]) == (
+        0,
+        "kvcluster: line 2 (custom_id 'b') was edited after it was answered, and keeps that answer: to have it "
+        f"answered again remove its result from {out}, or choose another output file",
+    )
+    write_input(good, b"[]", line("b", "twenty"))
+    out.write_text("".join(text.replace('"a"', "null") for text in out.read_text().splitlines(keepends=True)))
+    assert run().stderr.startswith(
+        "kvcluster: 2 lines were edited after they were answered, the first of them line 1, and keep those answers: to "
+        "have them answered again remove their results from "
+    )
+
+
 def test_tokens_that_were_computed_again_have_a_column_where_there_were_any(capsys: pytest.CaptureFixture[str]) -> None:
     report = DeviceReport("host:0", 2, 96, 4.0, MIB, MIB, MIB, 400, 100, 5, 1_234)
     write_device_table([report, replace(report, device="host:1", recomputed_tokens=7)])

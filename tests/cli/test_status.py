@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kvcluster.cli.main import app
-from kvcluster.cli.status import MOST_DEATHS
+from kvcluster.cli.standing_rows import MOST_DEATHS
 from kvcluster.config import ConfigError
 from kvcluster.services.chronicle import Death, Who
 from kvcluster.services.standing import (

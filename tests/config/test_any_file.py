@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kvcluster.config import ConfigError, Settings, settings_from
-from kvcluster.config_file import settings_from_yaml
+from kvcluster.config_file import IMPORT_PATH, Listening, endpoint_from_yaml, settings_from_yaml
+from kvcluster.serving_config import ServingSettings
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.dates() | st.binary(max_size=8)
 documents = st.recursive(
@@ -48,6 +50,19 @@ def test_any_document_is_settings_or_one_sentence(tmp_path: Path, document: Any)
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(document))
     with pytest.raises(ConfigError):
         settings_from_yaml(tmp_path / "c.yaml")
+    with pytest.raises(ConfigError):
+        endpoint_from_yaml(tmp_path / "c.yaml", {}, Listening())
+
+
+@same_folder
+@given(changed=st.sampled_from(["http_options", "deployments", "models", "max_body"]), value=documents)
+def test_any_value_in_an_endpoint_s_file_is_taken_or_refused(tmp_path: Path, changed: str, value: Any) -> None:
+    args = {"model": "m", **({changed: value} if changed in ServingSettings.model_fields else {})}
+    application = {"import_path": IMPORT_PATH, "args": args, **({changed: value} if changed == "deployments" else {})}
+    document = {"applications": [application], **({changed: value} if changed == "http_options" else {})}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(document))
+    with suppress(ConfigError):
+        endpoint_from_yaml(tmp_path / "c.yaml", {}, Listening())
 
 
 @given(name=st.sampled_from(sorted(Settings.model_fields)), value=documents)

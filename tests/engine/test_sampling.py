@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from kvcluster.engine.sampling import DrawKey, SamplingParams, next_tokens
+from kvcluster.engine.sampling import DrawKey, SamplingParams, next_tokens, without_tokens
 
 
 def rows_of(*probabilities: float) -> torch.Tensor:
@@ -68,6 +68,20 @@ def test_a_nucleus_larger_than_the_first_guess_is_whole() -> None:
     drawn = draws(logits, 400, temperature=1, top_p=0.999)
     assert max(drawn) < 3000
     assert len(drawn) > 350
+
+
+def test_a_row_without_some_tokens_chooses_another_and_the_logits_stay_as_they_are() -> None:
+    logits = torch.tensor([[0.0, 3.0, 2.0], [0.0, 3.0, 2.0]])
+    before = logits.clone()
+    masked = without_tokens(logits, {1: frozenset({1, 99})})
+    assert next_tokens(masked, [SamplingParams()] * 2, [DrawKey(0, 0)] * 2) == [1, 2]
+    assert torch.equal(logits, before)
+
+
+def test_where_nothing_is_forbidden_nothing_is_copied() -> None:
+    logits = torch.zeros(2, 3)
+    assert without_tokens(logits, {}) is logits
+    assert without_tokens(logits, {0: frozenset()}) is logits
 
 
 @pytest.mark.parametrize(

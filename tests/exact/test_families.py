@@ -12,6 +12,7 @@ import pytest
 
 from kvcluster import Layout
 from kvcluster.geometry.residency import Keeps
+from kvcluster.services.completion import answers_among
 from kvcluster.testing.models import WINDOW_TOKENS
 from tests.exact.subject import Subject, greedy
 from tests.request.world import GRANULE_BYTES, Results, World
@@ -85,7 +86,7 @@ def test_arriving_at_different_steps_changes_no_text(
         service.submit(key, request)
         for _ in range(steps):
             service.step()
-        results.update(service.finished())
+        results.update(answers_among(service.said()))
     assert results | world.finish([service])[0] == one.wanted(PROMPTS, NEW_TOKENS)
 
 

@@ -36,7 +36,7 @@ def test_cancel_at_any_stage_gives_all_memory_back_and_answers_nothing(worlds: W
         service.cancel(key)
     service.step()
     assert world.free_bytes == world.device.audit().capacity_bytes
-    assert service.finished() == []
+    assert service.said() == []
     assert not service.step()
 
 

@@ -10,7 +10,7 @@ import torch
 from kvcluster.engine.model import open_model
 from kvcluster.engine.tokenizer import Tokenizer
 from kvcluster.geometry.layout import Layout
-from kvcluster.services.completion import Completion, CompletionRequest
+from kvcluster.services.completion import Completion, CompletionRequest, answers_among
 from kvcluster.testing.models import make_model
 from tests.request.conftest import PROMPTS
 from tests.request.world import Results, World
@@ -47,7 +47,7 @@ def test_arriving_at_different_steps_changes_no_text(worlds: Worlds, wanted: Res
         service.submit(key, request)
         for _ in range(steps):
             service.step()
-        results.update(service.finished())
+        results.update(answers_among(service.said()))
     assert results | world.finish([service])[0] == wanted
 
 

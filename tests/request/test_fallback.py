@@ -10,7 +10,7 @@ from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
 from kvcluster.geometry.layout import Layout
 from kvcluster.services.asks import Grow
-from kvcluster.services.completion import Completion, Refused
+from kvcluster.services.completion import Completion, Refused, answers_among
 from kvcluster.services.request.settings import Fallback
 from kvcluster.services.sequence import SequenceSpec
 from tests.request.asking import Counting, asked, prompt
@@ -173,7 +173,7 @@ def test_what_moved_goes_back_when_the_device_has_room(model: Model, tokenizer: 
         service.submit(key, asked(ids, lengths[key]))
     while service.step():
         world.clock.advance(0.05)
-    results = dict(service.finished())
+    results = dict(answers_among(service.said()))
     for key, ids in prompts.items():
         said = results[key]
         assert isinstance(said, Completion)

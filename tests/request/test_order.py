@@ -62,7 +62,7 @@ def test_no_more_sequences_run_than_max_num_seqs(worlds: Worlds) -> None:
     while service.step():
         most = max(most, service.statistics().running)
     assert most == 3
-    assert [key for key, _ in service.finished()] == list(range(8))
+    assert [key for key, _ in service.said()] == list(range(8))
 
 
 def test_a_refused_admission_stops_neither_those_that_run_nor_its_own_turn(worlds: Worlds) -> None:
@@ -92,7 +92,7 @@ def test_a_request_refused_first_is_admitted_before_younger_ones_of_its_size(wor
     for _ in range(400):
         service.step()
         world.clock.advance(0.05)
-    assert [key for key, _ in service.finished()] == [0, 1, 2, 3, 4]
+    assert [key for key, _ in service.said()] == [0, 1, 2, 3, 4]
 
 
 def test_memory_that_came_back_is_asked_for_at_once(worlds: Worlds) -> None:
@@ -104,7 +104,7 @@ def test_memory_that_came_back_is_asked_for_at_once(worlds: Worlds) -> None:
     while service.step():  # the clock stands still: no retry is ever due
         pass
     assert service.statistics().refusals > 0
-    assert {key for key, _ in service.finished()} == {0, 1}
+    assert {key for key, _ in service.said()} == {0, 1}
 
 
 def test_the_figures_are_those_of_what_was_done(worlds: Worlds) -> None:

@@ -199,6 +199,22 @@ def test_news_come_out_once_and_in_order() -> None:
     assert inbox.take() == []
 
 
+def test_a_key_is_in_use_until_its_answer_was_taken_or_its_cancel_was_heard() -> None:
+    inbox, request = Inbox(), CompletionRequest("a")
+    for key in (1, 2):
+        inbox.submit(key, request)
+    inbox.cancel(2)
+    inbox.cancel(2)
+    assert inbox.over([1, 2]) == {2}
+    inbox.submit(1, request)
+    with pytest.raises(ValueError, match="request 2 is not over"):
+        inbox.submit(2, request)
+    assert inbox.take().count(Cancelled(2)) == 1
+    inbox.heard(2)
+    assert inbox.over([]) == set()
+    inbox.submit(2, request)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"max_num_seqs": 0}, {"margin_steps": 0}, {"prefill_chunk_tokens": -1}, {"max_num_batched_tokens": 15}],

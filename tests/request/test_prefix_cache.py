@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
+from kvcluster.index.events import block_name, names_in
+from kvcluster.index.identity import root_for
+from kvcluster.index.token_chain import digests, packed
 from kvcluster.services.completion import Completion, Refused
-from kvcluster.services.request.settings import Fallback
+from kvcluster.services.known_blocks import NEVER
+from kvcluster.services.request.identity import cache_identity
+from kvcluster.services.request.settings import Fallback, RequestSettings
 from tests.request.asking import GRANULE_TOKENS, TOKENS, Counting, answer, asked, joined, prompt
 from tests.request.world import Results, World
 
@@ -289,3 +295,16 @@ def test_two_actors_share_what_either_computed(worlds: Worlds, greedy: Greedy, t
         said = answer(world, service, asked(ids))
         assert said.text == tokenizer.decode(greedy(ids, TOKENS))
         assert said.cached_tokens == (63 if turn else 0)
+
+
+def test_a_device_tells_of_a_prompt_under_the_root_that_a_worker_names_for_its_salt(
+    worlds: Worlds, model: Model
+) -> None:
+    """So whoever is told a worker's identity finds its prompts among what its device tells."""
+    world, ids = worlds(granules=100), prompt(8, 40)
+    answer(world, world.open(), replace(asked(ids), cache_salt="kim"))
+    told = set(names_in(world.device.service.known_since(0, NEVER).news.stored))
+    identity = cache_identity(model, RequestSettings())
+    for salt, is_known in (("kim", True), ("lee", False)):
+        root = root_for("", identity.salted(salt).root)
+        assert ({block_name(digest) for digest in digests(root, packed(ids))} <= told) == is_known

@@ -14,11 +14,14 @@ from kvcluster.geometry.layout import Layout
 from kvcluster.ids import new_session
 from kvcluster.mapping.address_range import LeakedOnPurpose
 from kvcluster.services.asks import Shed
-from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from kvcluster.services.completion import Completion, CompletionRequest, Refused, answers_among
 from kvcluster.services.request import RequestService, RequestSettings
 from kvcluster.services.request.answers import Answers
 from kvcluster.services.request.generation import Generation
+from kvcluster.services.request.inbox import Inbox
 from kvcluster.services.request.intake import Intake
+from kvcluster.services.request.outbox import Outbox
+from kvcluster.services.request.pacing import Pace
 from kvcluster.services.request.place import shape_at
 from kvcluster.services.request.roster import Roster
 from kvcluster.services.request.shared import Shared
@@ -87,7 +90,7 @@ def run_until(world: World, service: RequestService, seconds: float) -> dict[int
     while world.clock() < until:
         if not service.step():
             world.clock.advance(0.05)
-        found.update(service.finished())
+        found.update(answers_among(service.said()))
     return found
 
 
@@ -245,7 +248,12 @@ def test_preempting_is_in_vain_only_if_it_freed_no_byte(
     refused = one_generation(Intake(model, tokenizer, RequestSettings()), 1)
     refused.refusal = OutOfBudget(need=1, free=0, oldest_arrival=1, retry_after_s=1, quarantined=0, capacity=9)
     shared = Shared(
-        model.geometry, model.dtype, RequestSettings(), shape_at(world.device.port, model, RequestSettings())
+        model.geometry,
+        model.dtype,
+        RequestSettings(),
+        shape_at(world.device.port, model, RequestSettings()),
+        outbox=Outbox(Inbox()),
+        pace=Pace(least_s=0.1, most_s=30.0, clock=world.clock),
     )
     shared.roster.join(refused)
     shared.roster.admit(refused)

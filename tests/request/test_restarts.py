@@ -8,7 +8,7 @@ import pytest
 
 from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
-from kvcluster.services.completion import Completion, CompletionRequest
+from kvcluster.services.completion import Completion, CompletionRequest, answers_among
 from kvcluster.services.request import RequestService, RequestSettings, open_request_service
 from tests.request.asking import asked
 from tests.request.conftest import PROMPTS
@@ -47,7 +47,7 @@ def run(
         disturb(number)
         service.step()
         world.clock.advance(0.01)
-        for key, result in service.finished():
+        for key, result in answers_among(service.said()):
             assert isinstance(result, Completion)
             texts[key] = result.text
         if len(texts) == len(requests):

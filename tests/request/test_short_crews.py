@@ -10,7 +10,7 @@ from kvcluster.engine.tokenizer import Tokenizer
 from kvcluster.errors import OutOfBudget
 from kvcluster.geometry.layout import Layout
 from kvcluster.services.asks import Grow
-from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from kvcluster.services.completion import Completion, CompletionRequest, Refused, answers_among
 from kvcluster.services.pages.port import PagePort
 from kvcluster.services.pages.sequence import SequencePages
 from kvcluster.services.request.intake import TOO_LONG
@@ -93,6 +93,6 @@ def test_no_more_run_than_may_in_both_places_together_and_a_crew_is_never_cut(wo
     while len(answered) < 5:
         service.step()
         assert service.statistics().running <= 4
-        answered.update(service.finished())
+        answered.update(answers_among(service.said()))
         world.clock.advance(0.05)
     assert all(isinstance(said, Completion) for said in answered.values())

@@ -65,10 +65,10 @@ def test_memory_that_came_free_is_used_within_the_bound(
     world, holding, waiting = held
     if released_before:
         holding.submit(3, request(5, 1))
-        while not holding.finished():
+        while not holding.said():
             turn(world, holding)
     pass_time(world, waiting, held_for_s)
-    while not holding.finished():
+    while not holding.said():
         turn(world, holding)
     turn(world, holding)  # its windows go back
     freed_at = world.clock()

@@ -19,7 +19,7 @@ from kvcluster.driver.host import open_host_driver
 from kvcluster.engine.model import open_model
 from kvcluster.engine.tokenizer import open_tokenizer
 from kvcluster.ids import new_session
-from kvcluster.services.completion import Completion, CompletionRequest
+from kvcluster.services.completion import Completion, CompletionRequest, answers_among
 from kvcluster.services.imports import Imports
 from kvcluster.services.own_page import page_memory
 from kvcluster.services.port import DevicePort
@@ -64,7 +64,7 @@ class Worker:
         while len(texts) < len(requests):
             if not service.step():
                 service.wait(0.05)
-            for done, outcome in service.finished():
+            for done, outcome in answers_among(service.said()):
                 assert isinstance(outcome, Completion)
                 texts[str(done)] = [choice.text for choice in outcome.choices]
         counted = service.statistics()

@@ -12,7 +12,7 @@ from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
 from kvcluster.geometry.layout import Layout
 from kvcluster.paged.shape import PageShape
-from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from kvcluster.services.completion import Completion, CompletionRequest, Refused, answers_among
 from kvcluster.services.device_memory import MemorySettings
 from kvcluster.services.local import LocalDevice, open_local_device
 from kvcluster.services.pages.local import LocalPages, open_pages
@@ -83,12 +83,12 @@ class World:
         while busy:
             who = (rounds + turn()) % len(services)
             busy = services[who].step()
-            results[who].update(services[who].finished())
+            results[who].update(answers_among(services[who].said()))
             busy = busy or any(service.step() for service in services) or self._waits(services)
             rounds += 1
             assert rounds <= MOST_ROUNDS, f"still at work after {MOST_ROUNDS} rounds"
         for result, service in zip(results, services, strict=True):
-            result.update(service.finished())
+            result.update(answers_among(service.said()))
         return results
 
     def _waits(self, services: Sequence[RequestService]) -> bool:

@@ -92,8 +92,8 @@ def assert_consistent(made: Attempt) -> None:
     shape = memory.range.range_map.shape
     usable = shape.window_count(memory.windows)
     assert world.granules("requests") == usable
-    leftover = memory.committed_bytes // GRANULE - usable
-    assert 0 <= leftover <= world.granules("quarantine")
+    residue = memory.committed_bytes // GRANULE - usable
+    assert 0 <= residue <= world.granules("quarantine")
     assert world.granules("granted") == 0 or isinstance(made.error, DriverError | Quarantined)
     if made.error is None:  # a handle that the driver keeps is the device's loss, not the client's
         assert world.granules("quarantine") == made.failed_calls.count("release")

@@ -175,7 +175,7 @@ class Sharers(RuleBasedStateMachine):
     def the_books_sum_and_requests_are_charged_what_they_have(self) -> None:
         mapped = sum(held.memory.committed_bytes for held in self.held) // GRANULE
         charged = self.world.granules("requests")
-        assert charged <= mapped + self.leftover_bytes() // GRANULE
+        assert charged <= mapped + self.residue_bytes() // GRANULE
         assert mapped <= charged + self.world.granules("quarantine")
 
     @invariant()
@@ -191,7 +191,7 @@ class Sharers(RuleBasedStateMachine):
             for address, size_bytes in own_pieces(held.memory) if held.memory.tokens else ():
                 ctypes.memset(address + size_bytes - 1, 1, 1)
 
-    def leftover_bytes(self) -> int:
+    def residue_bytes(self) -> int:
         return sum(held.memory.shared_bytes for held in self.held)
 
     def content(self, memory: SequenceMemory, windows: tuple[int, ...]) -> str:

@@ -61,6 +61,14 @@ def request_of(document: Mapping[str, Any]) -> CompletionRequest:
     return _completion_request(body)
 
 
+def asked_of(document: Mapping[str, Any]) -> bytes:
+    """What of a line that `request_of` took decides its answer, in one form: whatever its spaces, the order of its
+    fields, and those that change nothing.
+    """
+    given = {name: value for name, value in document["body"].items() if name in _CHECKS and value is not None}
+    return json.dumps(given, sort_keys=True).encode()
+
+
 def _completion_request(body: Mapping[str, Any]) -> CompletionRequest:
     _refuse_unknown(body, (*_CHECKS, *_IGNORED), "body.")
     if body.get("prompt") is None:

@@ -11,16 +11,18 @@ import json
 import stat
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from kvcluster.errors import KvClusterError
-from kvcluster.services.batch.fields import WrongField, custom_id_of, request_of, shown
+from kvcluster.services.batch.fields import WrongField, asked_of, custom_id_of, request_of, shown
 from kvcluster.services.completion import CompletionRequest, Refused
 from kvcluster.units import MIB, format_bytes
 
 LONGEST_LINE_BYTES = 8 * MIB
+DIGEST_BYTES = 6  # two lines that one custom_id had have the same one by chance once in 2**48 times
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -35,11 +37,16 @@ class BatchFileError(KvClusterError):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`custom_id` is None where the line has none that can be read; then `asked` is Refused."""
+    """`custom_id` is None where the line has none that can be read; then `asked` is Refused.
+
+    `digest` tells whether a line of this number still asks for the same (`fields.asked_of`); where it cannot be
+    answered, whether it is the same text. Empty: nobody can tell.
+    """
 
     number: int
     custom_id: str | None
     asked: CompletionRequest | Refused
+    digest: str = ""
 
 
 def check_input(path: Path) -> None:
@@ -92,7 +99,7 @@ def _unique(line: Line, first_with: dict[str, int]) -> Line:
     if first == line.number:
         return line
     sentence = f"custom_id is that of line {first}, and must be the line's own"
-    return _refused(line.number, line.custom_id, WrongField("duplicate_custom_id", sentence))
+    return replace(line, asked=_refusal(WrongField("duplicate_custom_id", sentence)))
 
 
 def _line(number: int, raw: bytes) -> Line:
@@ -100,13 +107,17 @@ def _line(number: int, raw: bytes) -> Line:
     try:
         document = _document(raw)
         custom_id = custom_id_of(document)
-        return Line(number, custom_id, request_of(document))
+        return Line(number, custom_id, request_of(document), _digest(asked_of(document)))
     except WrongField as wrong:
-        return _refused(number, custom_id, wrong)
+        return Line(number, custom_id, _refusal(wrong), _digest(raw.strip()))
 
 
-def _refused(number: int, custom_id: str | None, wrong: WrongField) -> Line:
-    return Line(number, custom_id, Refused(400, wrong.code, str(wrong)))
+def _refusal(wrong: WrongField) -> Refused:
+    return Refused(400, wrong.code, str(wrong))
+
+
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
 
 def _document(raw: bytes) -> dict[str, Any]:

@@ -66,8 +66,13 @@ class _Sent:
     line_number: int
     custom_id: str | None
     request: CompletionRequest
+    digest: str = ""
     homes: tuple[int, ...] = ()
     kept_until: float = 0.0
+
+    def answer(self, outcome: Completion | Refused) -> Answer:
+        """What is to be written of it."""
+        return Answer(self.line_number, self.custom_id, outcome, self.digest)
 
     def again(self) -> _Sent:
         """From its first token on."""
@@ -178,8 +183,8 @@ class BatchJob:
             if line.number in self._output.earlier:
                 continue
             if isinstance(line.asked, CompletionRequest):
-                return _Sent(line.number, line.custom_id, line.asked.with_seed())
-            self._write(Answer(line.number, line.custom_id, line.asked))
+                return _Sent(line.number, line.custom_id, line.asked.with_seed(), line.digest)
+            self._write(Answer(line.number, line.custom_id, line.asked, line.digest))
         self._has_more_lines = False
         return None
 
@@ -202,12 +207,12 @@ class BatchJob:
         """The first outcome of a line counts, also when a worker that was given up reports after all."""
         for sent in self._in_flight.values():
             if (line := sent.pop(event.key, None)) is not None:
-                return self._write(Answer(line.line_number, line.custom_id, event.outcome))
+                return self._write(line.answer(event.outcome))
         for waiting in (self._suspects, self._again):
             for line in waiting:
                 if line.line_number == event.key:
                     waiting.remove(line)
-                    return self._write(Answer(line.line_number, line.custom_id, event.outcome))
+                    return self._write(line.answer(event.outcome))
         return None
 
     def _lose(self, event: WorkerLost) -> None:
@@ -230,7 +235,7 @@ class BatchJob:
         if more > 0:
             return self._again.append(sent.after(event))
         message = f"{self._spec.most_losses} workers died while they had this request ({event.reason})"
-        return self._write(Answer(sent.line_number, sent.custom_id, Refused(500, "worker_lost", message)))
+        return self._write(sent.answer(Refused(500, "worker_lost", message)))
 
     def _welcome(self, event: WorkerReady) -> None:
         self._returning.discard(event.worker)

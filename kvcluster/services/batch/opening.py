@@ -75,7 +75,7 @@ def _read_earlier(path: Path, descriptor: int) -> dict[int, Done]:
         if result is None or result.line_number in earlier:
             what = "no result of this command" if result is None else f"a second result of line {result.line_number}"
             raise BatchFileError(path=str(path), reason=f"line {number} is {what}: choose another output file")
-        earlier[result.line_number] = Done(result.custom_id, result.failed, result.model)
+        earlier[result.line_number] = Done(result.custom_id, result.failed, result.model, result.digest)
         end += len(raw)
     return earlier
 

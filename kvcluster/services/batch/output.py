@@ -25,11 +25,15 @@ SYNC_EVERY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An input line that has its result, of that model unless it failed; the text itself stays on the disk."""
+    """An input line that has its result, of that model unless it failed; the text itself stays on the disk.
+
+    `digest` is the line's as it was then (`input.Line`); empty where the result does not say.
+    """
 
     custom_id: str | None
     failed: bool
     model: str | None
+    digest: str = ""
 
 
 class ResultFile:

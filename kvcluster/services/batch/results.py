@@ -1,12 +1,13 @@
 """An output line: an OpenAI Batch result, written and read back.
 
-    {"id": "batch_req_7", "custom_id": ..., "response": {"status_code": 200, "request_id": "req_7",
+    {"id": "batch_req_7", "custom_id": ..., "response": {"status_code": 200, "request_id": "req_7_9c1f0a2b3d4e",
      "body": {a text_completion object}}, "error": null}
 
-`id` carries the input line's number: by it a job that is run again knows what is done. A line that cannot be
-answered has the status that a server would give (400 for bad input), `response.body.error` as a server would word
-it, and the same code and sentence in `error`, because both places are read by tools. `custom_id` is null where
-the input line has none that can be read.
+`id` carries the input line's number: by it a job that is run again knows what is done. `request_id`, which is any text
+to OpenAI's tools, carries a digest of what the line asked for: by it such a job knows a line that was edited. A line
+that cannot be answered has the status that a server would give (400 for bad input), `response.body.error` as a server
+would word it, and the same code and sentence in `error`, because both places are read by tools. `custom_id` is null
+where the input line has none that can be read.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from kvcluster.services.completion import Completion, Refused
 
 TOO_MANY = 429
 _ID = re.compile(r"batch_req_([1-9][0-9]*)", re.ASCII)
+_REQUEST_ID = re.compile(r"req_[0-9]+_([0-9a-f]+)", re.ASCII)
 LINE_START = b'{"id": "batch_req_'
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`text` and `model` are None where the line was refused, `message` and `code` where it was not."""
+    """`text` and `model` are None where the line was refused, `message` and `code` where it was not.
+
+    `digest` is `input.Line`'s, as the line was then; empty in a file that an earlier version wrote.
+    """
 
     line_number: int
     custom_id: str | None
@@ -34,6 +39,7 @@ class Result:
     model: str | None
     message: str | None
     code: str | None
+    digest: str = ""
 
     @property
     def failed(self) -> bool:
@@ -47,6 +53,7 @@ class Answer:
     line_number: int
     custom_id: str | None
     outcome: Completion | Refused
+    digest: str = ""
 
 
 def encode_result(answer: Answer, *, model: str, created: int) -> bytes:
@@ -57,7 +64,8 @@ def encode_result(answer: Answer, *, model: str, created: int) -> bytes:
     else:
         error = {"code": outcome.code, "message": f"line {number}: {outcome.message}"}
         status, body = outcome.status_code, {"error": {**error, "type": _error_type(outcome), "param": None}}
-    response = {"status_code": status, "request_id": f"req_{number}", "body": body}
+    request_id = f"req_{number}_{answer.digest}" if answer.digest else f"req_{number}"
+    response = {"status_code": status, "request_id": request_id, "body": body}
     line = {"id": f"batch_req_{number}", "custom_id": answer.custom_id, "response": response, "error": error}
     return json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
@@ -90,11 +98,17 @@ def decode_result(raw: bytes) -> Result | None:
         number = int(_ID.fullmatch(line["id"])[1])  # type: ignore[index]  # a TypeError, where it does not match
         custom_id, status = line["custom_id"], line["response"]["status_code"]
         said = _completed(line["response"]["body"]) if status == 200 else _refused(line["error"])
+        digest = _digest_in(line["response"].get("request_id"))
     except (ValueError, KeyError, TypeError, IndexError, RecursionError):
         return None
     all_texts = all(isinstance(text, str | None) for text in said) and sum(text is None for text in said) == 2
     known = all_texts and isinstance(custom_id, str | None) and type(status) is int
-    return Result(number, custom_id, status, *said) if known else None
+    return Result(number, custom_id, status, *said, digest) if known else None
+
+
+def _digest_in(request_id: object) -> str:
+    found = _REQUEST_ID.fullmatch(request_id) if isinstance(request_id, str) else None
+    return found[1] if found else ""
 
 
 Said = tuple[Any, Any, Any, Any]  # text, model, message, code: two of them are None

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvcluster.run_folder import run_folders
+from kvcluster.services.abandoned_files import AbandonedFile, abandoned_files
 from kvcluster.services.doctor.finding import Finding, note, ok, problem
-from kvcluster.services.orphaned_files import OrphanedFile, orphaned_files
 from kvcluster.units import format_bytes
 
 _PROC = Path("/proc")
@@ -45,34 +45,34 @@ class Process:
 
 
 def findings() -> Iterator[Finding]:
-    files = [file for folder in run_folders() for file in orphaned_files(folder)]
+    files = [file for folder in run_folders() for file in abandoned_files(folder)]
     yield from judge(tuple(processes()), files)
 
 
-def judge(seen: tuple[Process, ...], files: Sequence[OrphanedFile] = ()) -> Iterator[Finding]:
+def judge(seen: tuple[Process, ...], files: Sequence[AbandonedFile] = ()) -> Iterator[Finding]:
     """A finding for each leftover, or one that there is none."""
-    found = [*_orphans(seen), *_ownerless(seen), *map(_file, files)]
+    found = [*_without_ray(seen), *_without_device(seen), *map(_file, files)]
     yield from found or [ok("leftovers", "no actor without its Ray, no memory without its device, no file of either.")]
 
 
-def _file(orphan: OrphanedFile) -> Finding:
+def _file(left: AbandonedFile) -> Finding:
     """It blocks nobody."""
-    if not orphan.clients:
-        sentence = f"{orphan.path} is of a device or host pages that no longer run."
+    if not left.clients:
+        sentence = f"{left.path} is of a device or host pages that no longer run."
         return note("leftovers", sentence, remedy="nothing: the next start of any of them removes it")
-    pids = ", ".join(map(str, sorted(set(orphan.clients))))
-    sentence = f"{orphan.path} is of a device or host pages that do not run now, and process {pids} has memory of them."
+    pids = ", ".join(map(str, sorted(set(left.clients))))
+    sentence = f"{left.path} is of a device or host pages that do not run now, and process {pids} has memory of them."
     return note("leftovers", sentence, remedy=f"nothing while their cluster starts them again, else: kill {pids}")
 
 
-def _orphans(seen: tuple[Process, ...]) -> Iterator[Finding]:
+def _without_ray(seen: tuple[Process, ...]) -> Iterator[Finding]:
     for process in seen:
         if (actor := _ACTOR.match(process.command)) and process.parent != "raylet":
             sentence = f"process {process.pid} is a {actor[1]} whose Ray is gone; it keeps its memory."
             yield problem("leftovers", sentence, remedy=f"kill {process.pid}")
 
 
-def _ownerless(seen: tuple[Process, ...]) -> Iterator[Finding]:
+def _without_device(seen: tuple[Process, ...]) -> Iterator[Finding]:
     owned = {memory for process in seen for memory in process.opened if memory.creator == process.pid}
     for process in seen:
         held = {**process.opened, **process.mapped}

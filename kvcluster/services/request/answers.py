@@ -171,7 +171,7 @@ class Answers:
         generation.grown(self._shared.dtype)
         if generation.phase is Phase.WAITING:
             self._begin(generation, outcome)
-            self._shared.roster.admit(generation)
+            self._shared.admit(generation)
 
     def _begin(self, generation: Generation, outcome: Outcome) -> None:
         """What others know matters once: later it knows most of it itself."""
@@ -238,10 +238,12 @@ class Answers:
 
     def _is_turned_away(self, generation: Generation, refusal: OutOfBudget) -> bool:
         """Whether its caller is told to come back later. One that has said something already is never sent away."""
-        refuses = self._shared.settings.fallback is Fallback.REFUSE
-        if not refuses or generation.phase is not Phase.WAITING or generation.cached is not None or generation.emitted:
+        shared, order = self._shared, generation.order
+        refuses = shared.settings.fallback is Fallback.REFUSE and generation.phase is Phase.WAITING
+        if not refuses or shared.outbox.has_begun(order.key) or generation.emitted:
             return False
-        self.answer(generation, refusals.come_back(self._owner, refusal))
+        again_s = shared.pace.place(order.texts, behind=shared.staying, not_before_s=refusal.retry_after_s)
+        self.answer(generation, refusals.come_back(self._owner, refusal, again_s))
         return True
 
     def _wait(self, generation: Generation, refusal: OutOfBudget, now: float) -> None:

@@ -15,15 +15,21 @@ MOST_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """What a request waited for last, what was free for it then, and how often it has asked since more came free."""
+    """How long a request waits, what it needed and what was free for it; how often it asked since more came free."""
 
     wait_s: float = 0.0
     free_bytes: int = -1
     in_vain: int = 0
+    need_bytes: int = 0
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it was refused since it last had what it asked for."""
+        return self.wait_s > 0
 
     def after(self, refusal: OutOfBudget) -> BackOff:
         """The wait that follows `refusal`: twice the last one where nothing has come back since."""
         is_in_vain = refusal.free <= self.free_bytes
         doubled_s = min(2 * self.wait_s, MOST_S) if is_in_vain else 0.0
         in_vain = self.in_vain + 1 if is_in_vain else 0
-        return BackOff(max(refusal.retry_after_s, doubled_s), refusal.free, in_vain)
+        return BackOff(max(refusal.retry_after_s, doubled_s), refusal.free, in_vain, refusal.need)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kvcluster.engine.sampling import without_tokens
 from kvcluster.errors import KvClusterError
 from kvcluster.services.asks import Grow
 from kvcluster.services.completion import Completion
@@ -40,7 +41,9 @@ class Beams:
         Raises:
             KvClusterError: the session is of no more use.
         """
-        chosen = crew.search.advance(logits.log_softmax(-1))
+        ends = crew.settings.eos_ids if crew.lead.must_go_on else frozenset()
+        scores = without_tokens(logits.log_softmax(-1), dict.fromkeys(range(len(logits)), ends))
+        chosen = crew.search.advance(scores)
         if crew.search.is_over:
             return crew.completion()
         error = self._branch(crew, chosen.parents)

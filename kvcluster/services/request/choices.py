@@ -46,6 +46,7 @@ def _together(texts: list[Completion]) -> Completion:
         first.finish_reason,
         first.prompt_tokens,
         sum(text.completion_tokens for text in texts),
-        tuple(Choice(text.text, text.finish_reason) for text in texts[1:]),
+        tuple(Choice(text.text, text.finish_reason, text.logprobs) for text in texts[1:]),
         first.cached_tokens,
+        first.logprobs,
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvcluster.engine.beams import BeamSearch, BeamSettings
-from kvcluster.services.completion import Choice, Completion
+from kvcluster.services.completion import Choice, Completion, Delta
 from kvcluster.services.pages.sequence import SequencePages
 
 if TYPE_CHECKING:
@@ -52,18 +52,22 @@ class Crew:
 
     def completion(self) -> Completion:
         """The answer, when the search is over: its sequences, the best first."""
-        best = self.search.best()
-        first, *more = [self._choice(one.token_ids, is_ended=one.is_ended) for one in best]
-        tokens = sum(len(one.token_ids) for one in best)
+        first, *more = [Choice(said.text, said.finish_reason or "length") for said in self.deltas()]
+        tokens = sum(len(one.token_ids) for one in self.search.best())
         lead = self.lead
         prompt_tokens, cached = len(lead.order.prompt), lead.cached or 0
         return Completion(first.text, first.finish_reason, prompt_tokens, tokens, tuple(more), cached)
 
-    def _choice(self, token_ids: Sequence[int], *, is_ended: bool) -> Choice:
+    def deltas(self) -> list[Delta]:
+        """Each of its sequences at once, the best first: before the search is over nobody knows a word of any."""
+        return [self._said(place, one.token_ids, is_ended=one.is_ended) for place, one in enumerate(self.search.best())]
+
+    def _said(self, place: int, token_ids: Sequence[int], *, is_ended: bool) -> Delta:
         text = self._open_text()
         said = token_ids[:-1] if is_ended else token_ids
         is_stopped = any(text.push(token) for token in said) or text.finish()
-        return Choice(str(text), "stop" if is_ended or is_stopped else "length")
+        reason = "stop" if is_ended or is_stopped else "length"
+        return Delta(place, str(text), len(token_ids), finish_reason=reason)
 
 
 def pages_of(member: Generation) -> SequencePages:

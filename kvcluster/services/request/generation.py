@@ -14,7 +14,7 @@ from kvcluster.engine.sampling import DrawKey
 from kvcluster.errors import OutOfBudget
 from kvcluster.ids import RequestId
 from kvcluster.index.token_chain import ID_BYTES
-from kvcluster.services.completion import Completion
+from kvcluster.services.completion import Completion, Delta, Likelihood
 from kvcluster.services.kv_port import KvMemory
 from kvcluster.services.progress_page import Slot
 from kvcluster.services.request.back_off import BackOff
@@ -68,6 +68,8 @@ class Generation:
         self.looks = True  # for what others computed, when it asks to be admitted
         self.is_held_back = False  # somebody who runs computes the beginning of its prompt
         self.finish_reason: str | None = None
+        self.likelihoods: list[Likelihood] = []  # of each token that it emitted, where they are wanted
+        self._told = 0  # tokens, by its deltas
         self.memory: KvMemory | None = None
         self.views: Any = None
         self.committed_bytes = 0
@@ -104,6 +106,11 @@ class Generation:
     def is_blocked(self) -> bool:
         """Only the end of a process can bring back what it waits for."""
         return self.blocked_since is not None
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Whether it waits because it was refused, or lost what it had; and not for a seat, or for an answer."""
+        return self.phase is Phase.WAITING and (self.back_off.is_refused or self.cached is not None)
 
     @property
     def committed(self) -> int:
@@ -218,6 +225,11 @@ class Generation:
         return len(self.tokens) - len(self.order.prompt)
 
     @property
+    def must_go_on(self) -> bool:
+        """Whether an end would come too early."""
+        return self.emitted < self.order.min_tokens
+
+    @property
     def step_tokens(self) -> int:
         """The most tokens that its next step may compute: up to where it shares what it has, and only with its crew."""
         if self.crew and not self.crew.is_ready:
@@ -242,9 +254,11 @@ class Generation:
             if self.finish_reason is None:
                 self.take(token_id)
 
-    def take(self, token_id: int) -> None:
+    def take(self, token_id: int, likelihood: Likelihood | None = None) -> None:
         """The next token was chosen; sets `finish_reason` where it is the last."""
         self.tokens.append(token_id)
+        if likelihood is not None:
+            self.likelihoods.append(likelihood)
         if token_id in self.order.end_ids or self._text.push(token_id):
             self.finish_reason = "stop"
         elif self.emitted == self.order.max_tokens:
@@ -252,9 +266,19 @@ class Generation:
         if self.finish_reason and self._text.finish():
             self.finish_reason = "stop"
 
+    def delta(self) -> Delta:
+        """What it said since the last one; a token costs the same however long the text is."""
+        told, self._told = self._told, self.emitted
+        tokens, likelihoods = self.emitted - told, tuple(self.likelihoods[told:])
+        return Delta(self.order.choice, self._text.fresh(), tokens, likelihoods, self.finish_reason)
+
     def completion(self) -> Completion:
         assert self.finish_reason is not None
-        prompt_tokens = len(self.order.prompt)
         return Completion(
-            str(self._text), self.finish_reason, prompt_tokens, self.emitted, cached_tokens=self.cached or 0
+            str(self._text),
+            self.finish_reason,
+            len(self.order.prompt),
+            self.emitted,
+            cached_tokens=self.cached or 0,
+            logprobs=tuple(self.likelihoods),
         )

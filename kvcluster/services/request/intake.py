@@ -16,9 +16,10 @@ from kvcluster.engine.sampling import SamplingParams
 from kvcluster.engine.stop_strings import StopStrings
 from kvcluster.index.identity import CacheIdentity
 from kvcluster.index.token_chain import packed
-from kvcluster.services.completion import MOST_CHOICES, CompletionRequest, Refused
+from kvcluster.services.completion import MOST_CHOICES, MOST_LOGPROBS, CompletionRequest, Refused
 from kvcluster.services.request.crew import Crew
 from kvcluster.services.request.generation import Generation
+from kvcluster.services.request.identity import cache_identity, shares_prefixes
 from kvcluster.services.request.label import label_of
 from kvcluster.services.request.order import Order
 from kvcluster.services.request.settings import RequestSettings
@@ -73,7 +74,11 @@ class Intake:
             request.max_tokens,
             params,
             frozenset() if request.ignore_eos else self._model.eos_ids,
+            texts=request.n,
             sample=request.sample,
+            min_tokens=request.min_tokens,
+            logprobs=request.logprobs,
+            streams=request.streams,
             cache_root=self._cache_root(request.cache_salt),
             packed_prompt=packed(prompt),
         )
@@ -96,21 +101,23 @@ class Intake:
         return [lead]
 
     def _text(self, request: CompletionRequest) -> AnswerText:
-        return AnswerText(self._tokenizer.detokenizer(), StopStrings(request.stop))
+        return AnswerText(self._tokenizer.detokenizer(), StopStrings(request.stop), request.min_tokens)
 
     def _labelled(self, order: Order, request: CompletionRequest) -> Order:
+        """Notes for a successor have no log-probabilities: one that is asked for them leaves none, and begins again."""
+        if request.logprobs is not None:
+            return order
         label = label_of(self._identity(request.cache_salt), order, request.stop)
         return replace(order, label=label, died_with=request.died_with if label else ())
 
     def _cache_root(self, salt: str) -> bytes:
         """Under what its K and V are found; nothing, where nothing is to be found."""
-        if not self._settings.prefix_cache or not self._model.fingerprint:
+        if not shares_prefixes(self._model, self._settings):
             return b""
         return self._identity(salt).root
 
     def _identity(self, salt: str) -> CacheIdentity:
-        model, settings = self._model, self._settings
-        return CacheIdentity(model.fingerprint, str(model.dtype), str(settings.layout), salt=salt)
+        return cache_identity(self._model, self._settings).salted(salt)
 
     def _token_ids(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         if not isinstance(prompt, str):
@@ -142,11 +149,17 @@ def _wrong_counts(request: CompletionRequest) -> Refused | None:
         ("max_tokens", request.max_tokens, 1, None),
         ("n", request.n, 1, MOST_CHOICES),
         ("sample", request.sample, 0, None),
+        ("min_tokens", request.min_tokens, 0, request.max_tokens),
+        ("logprobs", request.logprobs, 0, MOST_LOGPROBS),
     )
     for name, value, least, most in bounds:
+        if value is None:
+            continue
         if value < least or (most is not None and value > most):
             limit = f"at least {least}" if most is None else f"{least} to {most}"
             return Refused(BAD_REQUEST, INVALID, f"{name} is {value}, and must be {limit}")
+    if request.use_beam_search and request.logprobs is not None:
+        return Refused(BAD_REQUEST, INVALID, "logprobs is for texts that are drawn: leave it out with use_beam_search")
     return None
 
 

@@ -31,6 +31,6 @@ def _parts(order: Order, stop: tuple[str, ...]) -> Iterator[bytes]:
     seed = params.seed if params.temperature > 0 else 0
     yield order.packed_prompt
     yield packed(sorted(order.end_ids))
-    yield repr((order.max_tokens, order.sample, params.temperature, params.top_p, seed)).encode()
+    yield repr((order.max_tokens, order.min_tokens, order.sample, params.temperature, params.top_p, seed)).encode()
     for text in stop:
         yield text.encode("utf-8", "surrogatepass")

@@ -101,7 +101,7 @@ class Moves:
         self._device.own(generation, memory)
         generation.grown(self._device.dtype)
         generation.begin(0)
-        self._device.roster.admit(generation)
+        self._device.admit(generation)
 
     def _waiting(self) -> Generation | None:
         """The oldest that pages refused and the device may have room for by now."""

@@ -14,6 +14,8 @@ from kvcluster.geometry.residency import GroupShape, Shape
 from kvcluster.services.kv_port import KvPort
 from kvcluster.services.request.desk import MemoryDesk
 from kvcluster.services.request.moves import Moves
+from kvcluster.services.request.outbox import Outbox
+from kvcluster.services.request.pacing import Pace
 from kvcluster.services.request.settings import Fallback, RequestSettings
 from kvcluster.services.request.shared import Shared
 
@@ -29,21 +31,37 @@ class Place:
 
 
 def open_places(
-    model: Model, settings: RequestSettings, device: KvPort, pages: KvPort | None, *, clock: Callable[[], float]
+    model: Model,
+    settings: RequestSettings,
+    ports: tuple[KvPort, KvPort | None],
+    *,
+    outbox: Outbox,
+    clock: Callable[[], float],
 ) -> tuple[tuple[Place, ...], Moves | None]:
-    """The device's place first, then that of `pages`, if there are any, which is for what the device refuses where so
-    set; then there are moves between the two."""
-    ports = [device] if pages is None else [device, pages]
-    shares = [Shared(model.geometry, model.dtype, settings, shape_at(port, model, settings)) for port in ports]
+    """The device's place first, then that of host pages, if there are any.
+
+    They are for what the device refuses where so set; then there are moves between the two.
+    """
+    pace = Pace(least_s=settings.retry_after_min_s, most_s=settings.retry_after_max_s, clock=clock)
+    places: list[Place] = []
+    for port in filter(None, ports):
+        shape = shape_at(port, model, settings)
+        shared = Shared(model.geometry, model.dtype, settings, shape, outbox=outbox, pace=pace)
+        places.append(Place(port, shared, MemoryDesk(port, shared, clock=clock)))
+    shares = [place.shared for place in places]
     for shared in shares:
         shared.places, shared.tally = shares, shares[0].tally
-    moves = None
-    if pages is not None and settings.fallback is Fallback.HOST:
-        shares[0].elsewhere, shares[1].elsewhere, shares[0].overflow = shares[1], shares[0], shares[1]
-        moves = Moves((device, shares[0]), (pages, shares[1]), clock=clock)
-        shares[0].flee = moves.flee
-    desks = [MemoryDesk(port, shared, clock=clock) for port, shared in zip(ports, shares, strict=True)]
-    return tuple(Place(*parts) for parts in zip(ports, shares, desks, strict=True)), moves
+    may_move = len(places) > 1 and settings.fallback is Fallback.HOST
+    return tuple(places), _linked(*places, clock=clock) if may_move else None
+
+
+def _linked(device: Place, pages: Place, *, clock: Callable[[], float]) -> Moves:
+    """What one place refuses, or takes away, goes to the other."""
+    device.shared.elsewhere, pages.shared.elsewhere = pages.shared, device.shared
+    device.shared.overflow = pages.shared
+    moves = Moves((device.port, device.shared), (pages.port, pages.shared), clock=clock)
+    device.shared.flee = moves.flee
+    return moves
 
 
 def shape_at(port: KvPort, model: Model, settings: RequestSettings) -> Shape:

@@ -2,19 +2,39 @@
 
     400 context_length_exceeded   it never fits: ask for less
     429 kv_memory_full            not now: come back when it says
+    429 server_busy               as many wait as may: the same
     503 device_failed             the memory's owner could not do it, or only a process's end could
 
-Whether somebody is told is decided in `answers`. `owner` is who has the memory, for people.
+Whether somebody is told is decided in `answers`, and for a busy server in `door`. `owner` is who has the memory, for
+people.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kvcluster.errors import KvClusterError, NeverFits, OutOfBudget
 from kvcluster.services.completion import Refused
-from kvcluster.services.request.intake import BAD_REQUEST, TOO_LONG
+from kvcluster.services.request.back_off import BackOff
+from kvcluster.services.request.intake import BAD_REQUEST, INVALID, TOO_LONG
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Texts that are computed and that wait; `most_waiting` is the setting, `room` how many may wait as it is now.
+
+    `first_refused` is what the first of them was told that waits for memory, where one does.
+    """
+
+    running: int
+    waiting: int
+    most_waiting: int
+    room: int
+    first_refused: BackOff | None = None
+
 
 TOO_MANY, UNAVAILABLE = 429, 503
-OUT_OF_MEMORY = "kv_memory_full"
+OUT_OF_MEMORY, BUSY = "kv_memory_full", "server_busy"
 DEVICE_FAILED = "device_failed"
 
 
@@ -34,14 +54,34 @@ def too_many_beams(owner: str, need_bytes: int, refusal: OutOfBudget) -> Refused
     return Refused(UNAVAILABLE, DEVICE_FAILED, f"{sentence} that it could take back")
 
 
-def come_back(owner: str, refusal: OutOfBudget) -> Refused:
+def come_back(owner: str, refusal: OutOfBudget, retry_after_s: float) -> Refused:
     """There is too little now."""
-    retry_after_s = refusal.retry_after_s
     sentence = (
         f"{owner} has {refusal.free} bytes of KV memory free and the request needs {refusal.need} to begin: "
         f"ask again in {retry_after_s:.1f} s"
     )
-    return Refused(TOO_MANY, OUT_OF_MEMORY, sentence, retry_after_s)
+    return Refused(
+        TOO_MANY,
+        OUT_OF_MEMORY,
+        sentence,
+        retry_after_s,
+        need_bytes=refusal.need,
+        free_bytes=refusal.free,
+    )
+
+
+def busy(load: Load, texts: int, retry_after_s: float) -> Refused:
+    """With so many more texts too many would wait; the bytes are those that the first in the queue waits for."""
+    first = load.first_refused
+    memory = (
+        f"; the first of them needs {first.need_bytes} bytes of KV memory and has {first.free_bytes}" if first else ""
+    )
+    sentence = (
+        f"{load.running} texts are computed and {load.waiting} wait, and {load.room} may wait now (max_num_waiting is "
+        f"{load.most_waiting}): {_counted(texts)} more may ask again in {retry_after_s:.1f} s{memory}"
+    )
+    need_bytes, free_bytes = (first.need_bytes, first.free_bytes) if first else (None, None)
+    return Refused(TOO_MANY, BUSY, sentence, retry_after_s, need_bytes, free_bytes)
 
 
 def blocked(owner: str, need_bytes: int, refusal: OutOfBudget, *, waited_s: float) -> Refused:
@@ -58,3 +98,22 @@ def gave_none(owner: str, tries: int, error: KvClusterError) -> Refused:
     """It was asked so often, and failed each time."""
     sentence = f"{owner} gave no memory in {tries} tries, the last time because {error}"
     return Refused(UNAVAILABLE, DEVICE_FAILED, sentence)
+
+
+def no_pages_for_beams() -> Refused:
+    """Only host pages fork."""
+    sentence = "use_beam_search needs host pages, and there are none: give host_memory 512MiB, say"
+    return Refused(BAD_REQUEST, INVALID, sentence)
+
+
+def never_at_once(texts: int, *, seats: int, most_waiting: int) -> Refused:
+    """It asks for more texts than may be here at all."""
+    sentence = (
+        f"n is {texts}, and here it is at most {seats + most_waiting}: {seats} texts are computed at once and "
+        f"{most_waiting} may wait (max_num_seqs and max_num_waiting)"
+    )
+    return Refused(BAD_REQUEST, INVALID, sentence)
+
+
+def _counted(texts: int) -> str:
+    return "one" if texts == 1 else str(texts)

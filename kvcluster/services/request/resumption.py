@@ -55,7 +55,7 @@ class Resumption:
         generation.grown(self._shared.dtype)
         generation.adopt(tokens)
         set_out(generation, self._shared.worth, 0)
-        self._shared.roster.admit(generation)
+        self._shared.admit(generation)
 
     def _may_wait(self, generation: Generation) -> bool:
         now = self._clock()

@@ -7,26 +7,24 @@ the actor, and the device takes its memory back.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvcluster.engine.sampling import next_tokens
 from kvcluster.failpoints import Failpoint, reach
-from kvcluster.services.completion import Completion, CompletionRequest, Refused
-from kvcluster.services.kv_port import KvPort
-from kvcluster.services.pages.port import PagePort
+from kvcluster.services.completion import CompletionRequest, Refused, Said
 from kvcluster.services.request.beams import Beams
-from kvcluster.services.request.choices import Choices
+from kvcluster.services.request.choosing import chosen_tokens
 from kvcluster.services.request.crew import Crew
-from kvcluster.services.request.generation import Generation
+from kvcluster.services.request.door import Door
+from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.inbox import Cancelled, Inbox, Submitted
-from kvcluster.services.request.intake import BAD_REQUEST, INVALID, Intake
+from kvcluster.services.request.intake import Intake
 from kvcluster.services.request.moves import Moves
 from kvcluster.services.request.notes import Notes
-from kvcluster.services.request.place import Place, open_places
+from kvcluster.services.request.outbox import Outbox
+from kvcluster.services.request.place import Place
 from kvcluster.services.request.schedule import Piece, plan_step
-from kvcluster.services.request.settings import RequestSettings
 from kvcluster.services.request.statistics import RequestStatistics
 
 if TYPE_CHECKING:
@@ -36,63 +34,55 @@ if TYPE_CHECKING:
     from kvcluster.engine.tokenizer import Tokenizer
 
 
-def open_request_service(
-    model: Model,
-    tokenizer: Tokenizer,
-    port: KvPort,
-    settings: RequestSettings | None = None,
-    *,
-    pages: PagePort | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> RequestService:
-    """A service that computes with `model` in memory of `port`'s device, and in host `pages` where they are given.
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a service has once, beside its places."""
 
-    The caller closes the ports after it.
-    """
-    chosen = settings or RequestSettings()
-    places, moves = open_places(model, chosen, port, pages, clock=clock)
-    beams = Beams(pages, places[1].shared, give_up=places[1].desk.renew) if pages else None
-    return RequestService(model, Intake(model, tokenizer, chosen), places, moves=moves, beams=beams, clock=clock)
+    intake: Intake
+    inbox: Inbox
+    outbox: Outbox
+    moves: Moves | None
+    beams: Beams | None
 
 
 class RequestService:
-    """Many requests, one model, one device. See `open_request_service`."""
+    """Many requests, one model, one device. See `opening.open_request_service`."""
 
     def __init__(
         self,
         model: Model,
-        intake: Intake,
+        tokenizer: Tokenizer,
         places: Sequence[Place],
+        parts: Parts,
         *,
-        moves: Moves | None,
-        beams: Beams | None,
         clock: Callable[[], float],
     ) -> None:
         self._model = model
-        self._intake = intake
+        self._tokenizer = tokenizer
         self._places = tuple(places)
-        self._moves = moves
-        self._beams = beams
-        self._tally = places[0].shared.tally
+        self._intake, self._inbox, self._outbox = parts.intake, parts.inbox, parts.outbox
+        self._moves, self._beams = parts.moves, parts.beams
+        self._door = Door([place.shared for place in places])
+        self._tally, self._pace = places[0].shared.tally, places[0].shared.pace
         self._clock = clock
-        self._inbox = Inbox()
-        self._choices = Choices()
-        self._finished: list[tuple[int, Completion | Refused]] = []
         self._statistics = RequestStatistics()
         self._notes = Notes(places[0].port.progress, places[0].shared)
 
     # --- from any thread ------------------------------------------------------------------------------------------
 
     def submit(self, key: int, request: CompletionRequest) -> None:
-        """Queue a request; its answer comes from `finished` under `key`.
+        """Queue a request; its answer comes from `said` under `key`.
 
         Raises:
-            ValueError: a request of this key is not over yet. Nothing changed.
+            ValueError: the answer of an earlier request of this key was not taken yet. Nothing changed.
         """
         self._inbox.submit(key, request)
 
     def cancel(self, key: int) -> None:
-        """End a request without an answer: its memory goes back at the next step boundary. Unknown keys are over."""
+        """End a request: nothing is said of it any more, and its memory goes back at the next step boundary.
+
+        A key whose answer was taken, or that never was, is nothing to cancel.
+        """
         self._inbox.cancel(key)
 
     def statistics(self) -> RequestStatistics:
@@ -132,10 +122,14 @@ class RequestService:
         due_at = min(place.desk.due_at() for place in self._places)
         self._inbox.wait(min(timeout_s, max(0.0, due_at - self._clock())))
 
-    def finished(self) -> list[tuple[int, Completion | Refused]]:
-        """Answers since the last call, by key, in the order in which they were ready."""
-        finished, self._finished = self._finished, []
-        return finished
+    def said(self) -> list[tuple[int, Said]]:
+        """What was said since the last call, by key, in order.
+
+        Of each request a Completion or Refused, which is its last. Before it, of one that streams: a Begun, and a Delta
+        for each step in which a text of it had a token. The deltas of a text are all of it, and their tokens those of
+        the completion; a refusal may come at any point.
+        """
+        return self._outbox.take()
 
     def distrust(self) -> None:
         """The loop failed, by an error: nobody goes on with what it computed. Who was killed cannot say so."""
@@ -171,25 +165,27 @@ class RequestService:
         if isinstance(made, Refused):
             self._answer(key, made)
             return
-        place = self._places[0]
-        if made[0].crew:
-            if self._beams is None:
-                sentence = "use_beam_search needs host pages, and there are none: give host_memory 512MiB, say"
-                self._answer(key, Refused(BAD_REQUEST, INVALID, sentence))
-                return
-            place = self._places[1]
-        self._choices.expect(key, len(made))
+        if refused := self._door.refusal(made):
+            self._answer(key, refused)
+            return
+        place = self._places[1 if made[0].crew else 0]
+        self._outbox.expect(key, len(made))
         for generation in made:
             place.shared.roster.join(generation)
 
     def _cancel(self, key: int) -> None:
         """Whatever goes on for this key ends without an answer."""
+        self._tally.add(cancelled=int(self._outbox.is_expected(key)))
+        self._drop_texts(key)
+        self._outbox.forget(key)
+        self._inbox.heard(key)
+
+    def _drop_texts(self, key: int) -> None:
         for place in self._places:
             for generation in place.shared.roster.of(key):
                 self._notes.dropped(generation)
-                self._leave(place, generation)
-        self._choices.forget(key)
-        self._inbox.over(key)
+                place.shared.drop(generation)
+                self._end(place, generation)
 
     def _plan(self) -> tuple[Piece, ...]:
         running = [generation for place in self._places for generation in place.shared.roster.running]
@@ -222,35 +218,28 @@ class RequestService:
         self._sample(sampling, logits)
 
     def _sample(self, sampling: Sequence[Generation], logits: torch.Tensor) -> None:
-        orders = [generation.order.params for generation in sampling]
-        chosen = next_tokens(logits, orders, [generation.draw_key for generation in sampling])
+        chosen = chosen_tokens(logits, sampling, self._tokenizer)
         reach(Failpoint.STEP_SAMPLED)
-        for generation, token_id in zip(sampling, chosen, strict=True):
-            self._extend(generation, token_id)
+        for generation, token in zip(sampling, chosen, strict=True):
+            generation.take(token.token_id, token.likelihood)
+            self._outbox.goes_on(generation)
+            if generation.finish_reason is not None:
+                self._conclude(self._place_of(generation), generation)
 
     def _advance(self, crew: Crew, logits: torch.Tensor) -> None:
         assert self._beams is not None  # or the request was refused
         completion = self._beams.advance(crew, logits)
         if completion is None:
             return
-        order = crew.lead.order
         for member in crew.members:
             self._leave(self._places[1], member)
-        if answer := self._choices.take(order.key, order.choice, completion):
-            self._answer(order.key, answer)
-
-    def _extend(self, generation: Generation, token_id: int) -> None:
-        generation.take(token_id)
-        if generation.finish_reason is not None:
-            self._conclude(self._place_of(generation), generation)
+        self._count_done(self._outbox.ends(crew.lead, completion, crew.deltas()))
 
     def _conclude(self, place: Place, generation: Generation) -> None:
         """One text is complete."""
         self._notes.done(generation)
         self._leave(place, generation)
-        order = generation.order
-        if answer := self._choices.take(order.key, order.choice, generation.completion()):
-            self._answer(order.key, answer)
+        self._count_done(self._outbox.ends(generation, generation.completion()))
 
     def _answer_decided(self) -> None:
         """What the owners of memory decided. A request of which one text is refused is refused."""
@@ -259,24 +248,33 @@ class RequestService:
             self._notes.computed(resumed)
             for generation in resumed:
                 if generation.finish_reason is not None:  # what was said by who died was all of it
+                    self._outbox.goes_on(generation)
                     self._conclude(place, generation)
             for answered in place.desk.drain_answered():
                 key = answered.generation.order.key
                 self._notes.dropped(answered.generation)
-                if self._choices.is_expected(key):
-                    self._cancel(key)
+                if self._outbox.is_expected(key):
+                    self._drop_texts(key)
                     self._answer(key, answered.outcome)
 
-    def _answer(self, key: int, outcome: Completion | Refused) -> None:
-        self._tally.add(requests_done=1)
-        self._finished.append((key, outcome))
-        self._inbox.over(key)
+    def _answer(self, key: int, refused: Refused) -> None:
+        self._outbox.answer(key, refused)
+        self._count_done(1)
+
+    def _count_done(self, requests: int) -> None:
+        if requests:
+            self._tally.add(requests_done=requests)
 
     def _place_of(self, generation: Generation) -> Place:
         return next(place for place in self._places if generation in place.shared.roster.running)
 
     def _leave(self, place: Place, generation: Generation) -> None:
         place.shared.part(generation)
+        self._end(place, generation)
+
+    def _end(self, place: Place, generation: Generation) -> None:
+        if generation.phase is Phase.RUNNING:
+            self._pace.ended(is_short=any(each.shared.roster.waiting for each in self._places))
         place.shared.roster.leave(generation)
 
     def _count_step(self) -> None:

@@ -16,6 +16,8 @@ from kvcluster.index.token_chain import packed
 from kvcluster.services.asks import End
 from kvcluster.services.kv_port import KvMemory
 from kvcluster.services.request.generation import Generation, Phase
+from kvcluster.services.request.outbox import Outbox
+from kvcluster.services.request.pacing import Pace
 from kvcluster.services.request.publications import Publications
 from kvcluster.services.request.roster import Roster
 from kvcluster.services.request.settings import RequestSettings
@@ -31,15 +33,17 @@ if TYPE_CHECKING:
 class Shared:
     """One place's state but for the frame in flight. `ending` are memories that are to be given back.
 
-    `tally` is that of all `places` of the service. `elsewhere` is the other place, where it takes what
-    never fits here; `overflow` is that of what this one refuses for now, and `flee` takes there what is preempted here,
-    with what it computed.
+    `tally`, `outbox` and `pace` are those of all `places` of the service. `elsewhere` is the other place, where it
+    takes what never fits here; `overflow` is that of what this one refuses for now, and `flee` takes there what is
+    preempted here, with what it computed.
     """
 
     geometry: KvGeometry
     dtype: torch.dtype
     settings: RequestSettings
     shape: Shape
+    outbox: Outbox
+    pace: Pace
     reserved_bytes: int = 0  # address of the memories that have an owner
     roster: Roster = field(default_factory=Roster)
     places: Sequence[Shared] = ()
@@ -61,6 +65,16 @@ class Shared:
         owners = (each for place in self.places or (self,) for each in place.owners.items())
         seated = (owner.seats for memory, owner in owners if owner.phase is Phase.RUNNING or memory.in_flight)
         return self.settings.max_num_seqs - sum(seated)
+
+    @property
+    def staying(self) -> int:
+        """Texts that wait and will not be sent away: those of requests that have begun."""
+        return sum(each.seats for each in self.roster.waiting if self.outbox.has_begun(each.order.key))
+
+    def admit(self, generation: Generation) -> None:
+        """It has memory and runs, and its caller may hear so."""
+        self.roster.admit(generation)
+        self.outbox.begins(generation)
 
     def own(self, generation: Generation, memory: KvMemory) -> None:
         generation.memory = memory
@@ -93,6 +107,14 @@ class Shared:
         if target and memory not in self.publications:
             self.publications.begin(memory, memory.publication(target, written=held))
         self.ending.append(self.release(generation))
+
+    def drop(self, generation: Generation) -> None:
+        """Nobody wants it: its memory goes back with the next frame. What was about to be shared of it is not."""
+        memory = generation.memory
+        if memory is not None and memory in self.publications:
+            self.discard(generation)
+        elif memory is not None:
+            self.ending.append(self.release(generation))
 
     def release(self, generation: Generation) -> End:
         """The end of its memory, with what stays of it for others; it has none from now on."""

@@ -17,17 +17,20 @@ from kvcluster.services.kv_port import KvPort
 class RequestStatistics:
     """One moment. A control message is a frame or its reply; redemptions are apart.
 
-    `requests_done` counts answers of both kinds, `refusals` the device's refusals for lack of budget. `lookups` are
-    admissions that looked for what others computed, `hit_tokens` what they found of it; `publications` are what was
-    shared before its owner ended. `recomputed_tokens` were computed before, by a process that died or in memory that
-    was lost by a failure; what a preempted request gave back is none of it. `adoptions` went on in memory that a dead
-    process left. `fallbacks` went from the device to host pages before they began, `moves` between the two with what
-    they had computed.
+    `requests_done` counts answers of both kinds, `refused_waiting` those that were refused because too many waited
+    already (`max_num_waiting`), `cancelled` requests that got none because nobody wanted it any more. `refusals` are
+    the device's for lack of budget. `lookups` are admissions that looked for what others computed, `hit_tokens` what
+    they found of it; `publications` are what was shared before its owner ended. `recomputed_tokens` were computed
+    before, by a process that died or in memory that was lost by a failure; what a preempted request gave back is none
+    of it. `adoptions` went on in memory that a dead process left. `fallbacks` went from the device to host pages before
+    they began, `moves` between the two with what they had computed.
     `quarantined_bytes` could not be unmapped when they were to be given back: only this process's end frees them.
     `driver_calls` are those of the client's driver, which in a LocalDevice is the device's too.
     """
 
     requests_done: int = 0
+    refused_waiting: int = 0
+    cancelled: int = 0
     generated_tokens: int = 0
     steps: int = 0
     steps_that_grew: int = 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvcluster.services.completion import CompletionRequest
 from kvcluster.services.port import DevicePort
-from kvcluster.services.request.service import open_request_service
+from kvcluster.services.request.opening import open_request_service
 from kvcluster.services.request.settings import Fallback, RequestSettings
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def run_worst_step(
         while waiting and clock() < over_at:
             if not service.step():
                 service.wait(POLL_S)
-            waiting -= len(service.finished())
+            waiting -= len(service.said())
     finally:
         service.close()
 

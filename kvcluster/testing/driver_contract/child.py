@@ -56,7 +56,7 @@ class ChildDriver:
             os.close(descriptor)
         return Ended(read, child.returncode)
 
-    def orphan(self, size_bytes: int, content: bytes) -> int:
+    def bequeath(self, size_bytes: int, content: bytes) -> int:
         """A descriptor of memory with these first bytes, whose creator was killed; the caller closes it."""
         with self._started("bequeath", size_bytes) as (child, peer):
             peer.sendall(content)

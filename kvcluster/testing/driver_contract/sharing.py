@@ -45,7 +45,7 @@ class SharingContract(OnBench):
         assert bench.peek(again, 14) == b"there and back"
 
     def test_memory_outlives_the_process_that_created_it(self, bench: Bench, in_child: ChildDriver) -> None:
-        descriptor = in_child.orphan(2 * bench.granule, b"bequeathed")
+        descriptor = in_child.bequeath(2 * bench.granule, b"bequeathed")
         try:
             address = bench.reserve(2)
             bench.map(address, bench.adopt(descriptor, 2 * bench.granule))

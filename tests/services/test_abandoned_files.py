@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from kvcluster.services.abandoned_files import AbandonedFile, abandoned_files, sweep
 from kvcluster.services.doctor import Status
 from kvcluster.services.doctor.leftovers import judge
-from kvcluster.services.orphaned_files import OrphanedFile, orphaned_files, sweep
 from kvcluster.services.session_file import open_session_file
 
 OWNER = """
@@ -40,7 +40,7 @@ def ended() -> int:
 
 def test_a_file_that_an_owner_holds_is_no_leftover_and_is_not_swept(tmp_path: Path) -> None:
     file = open_session_file(tmp_path / "device-n-host:0.sessions", wait_s=0)
-    assert list(orphaned_files(tmp_path)) == []
+    assert list(abandoned_files(tmp_path)) == []
     sweep(tmp_path, but=tmp_path / "other")
     assert len(list(tmp_path.iterdir())) == 1
     file.close()
@@ -50,7 +50,7 @@ def test_what_a_killed_owner_left_is_found_with_its_living_clients_and_swept_onc
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as client:
         lived_in = left_by_a_killed_owner(tmp_path / "one.sessions", client=client.pid)
         dead = left_by_a_killed_owner(tmp_path / "two.sessions", client=ended())
-        assert list(orphaned_files(tmp_path)) == [OrphanedFile(lived_in, (client.pid,)), OrphanedFile(dead, ())]
+        assert list(abandoned_files(tmp_path)) == [AbandonedFile(lived_in, (client.pid,)), AbandonedFile(dead, ())]
         sweep(tmp_path, but=tmp_path / "other")
         assert list(tmp_path.iterdir()) == [lived_in]
     sweep(tmp_path, but=tmp_path / "other")
@@ -69,7 +69,7 @@ def test_an_owner_sweeps_all_but_its_own_file_and_what_is_none_of_ours(tmp_path:
 
 
 def test_the_doctor_names_each_with_a_remedy_and_none_is_a_problem(tmp_path: Path) -> None:
-    files = [OrphanedFile(tmp_path / "one.sessions", (7, 7, 9)), OrphanedFile(tmp_path / "two.sessions", ())]
+    files = [AbandonedFile(tmp_path / "one.sessions", (7, 7, 9)), AbandonedFile(tmp_path / "two.sessions", ())]
     lived_in, dead = judge((), files)
     assert (lived_in.status, dead.status) == (Status.NOTE, Status.NOTE)
     assert "process 7, 9 has memory of them" in lived_in.sentence
@@ -81,6 +81,6 @@ def test_the_doctor_names_each_with_a_remedy_and_none_is_a_problem(tmp_path: Pat
 def test_what_is_no_file_holds_up_nobody_and_stays(tmp_path: Path) -> None:
     pipe = tmp_path / "device-node-host:0.sessions"
     os.mkfifo(pipe)
-    assert list(orphaned_files(tmp_path)) == []
+    assert list(abandoned_files(tmp_path)) == []
     sweep(tmp_path, but=tmp_path / "mine.sessions")
     assert pipe.exists()

@@ -21,26 +21,26 @@ PATTERN = "*.sessions"
 
 
 @dataclass(frozen=True, slots=True)
-class OrphanedFile:
+class AbandonedFile:
     """`clients` are the processes that may still have memory of its owner mapped."""
 
     path: Path
     clients: tuple[int, ...]
 
 
-def orphaned_files(folder: Path) -> Iterator[OrphanedFile]:
+def abandoned_files(folder: Path) -> Iterator[AbandonedFile]:
     """Those that nobody holds; changes nothing."""
     for path in sorted(folder.glob(PATTERN)):
-        with _held_by_nobody(path) as is_orphaned:
-            if is_orphaned:
-                yield OrphanedFile(path, clients_in(path))
+        with _held_by_nobody(path) as is_abandoned:
+            if is_abandoned:
+                yield AbandonedFile(path, clients_in(path))
 
 
 def sweep(folder: Path, *, but: Path) -> None:
     """Remove those that nobody holds and no living process stands in, except for one. What cannot be removed stays."""
     for path in folder.glob(PATTERN):
-        with _held_by_nobody(path) as is_orphaned:
-            if is_orphaned and path != but and not clients_in(path):
+        with _held_by_nobody(path) as is_abandoned:
+            if is_abandoned and path != but and not clients_in(path):
                 with suppress(OSError):
                     path.unlink()
 

@@ -1,0 +1,147 @@
+"""Each field that a request may have, in one place: what it may be, and what becomes of it.
+
+    TAKEN      it is checked, and the answer depends on it
+    LET_BE     it changes no text that is answered, here or at OpenAI's: whatever stands there is not looked at
+    NEUTRAL    the answer would depend on it, and we have it not: only the values that change nothing are taken
+    any other  is refused by name, as OpenAI's own server refuses what it does not know
+
+So nothing that would have changed the output is passed over in silence. Null is the default everywhere, as there.
+`ignore_eos`, `min_tokens`, `cache_salt`, `top_k` and what follows it are vLLM's, which load generators send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from actors.openai.checks import Check, alike, flag, must_be, number, part, text, texts, whole
+from actors.openai.problems import wrong
+from kvcluster.services.batch.fields import shown
+from kvcluster.services.completion import MOST_CHOICES
+
+MOST_TOKENS = 2**31 - 1
+MOST_STOPS = 4
+MOST_LIKELIEST = 20
+LONGEST_NAME = 256
+
+TAKEN: Mapping[str, Check] = {
+    "model": text(LONGEST_NAME),
+    "max_tokens": whole(1, MOST_TOKENS),
+    "max_completion_tokens": whole(1, MOST_TOKENS),
+    "min_tokens": whole(0, MOST_TOKENS),
+    "n": whole(1, MOST_CHOICES),
+    "best_of": whole(1, MOST_CHOICES),
+    "temperature": number(0, 2),
+    "top_p": part,
+    "seed": whole(-(2**63), 2**63 - 1),
+    "stop": texts(MOST_STOPS),
+    "stream": flag,
+    "ignore_eos": flag,
+    "cache_salt": text(LONGEST_NAME),
+}
+LET_BE = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "request_id",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "add_special_tokens": (True,),
+    "echo": (False,),
+    "suffix": ("",),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "logit_bias": ({},),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "repetition_penalty": (1,),
+    "length_penalty": (1,),
+    "use_beam_search": (False,),
+    "stop_token_ids": ([],),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "include_stop_str_in_output": (False,),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "return_token_ids": (False,),
+    "priority": (0,),
+}
+_OF_REQUEST = ("min_tokens", "n", "temperature", "top_p", "seed", "stop", "ignore_eos", "cache_salt")
+
+
+def given(document: Mapping[str, Any], own: Mapping[str, Check]) -> dict[str, Any]:
+    """The fields of `document` that are taken, checked; `own` are the checks that a route has beside the common ones.
+
+    Raises:
+        Problem: the first field that is wrong or not taken.
+    """
+    checks = {**TAKEN, **own}
+    let_be = LET_BE | ({"tools"} if document.get("tool_choice") == "none" else set())  # none may be called
+    values = {}
+    for name, value in document.items():
+        if value is None or name in let_be:
+            continue
+        if name in checks:
+            values[name] = checks[name](name, value)
+        else:
+            _check_neutral(name, value)
+    if "model" not in values:
+        raise wrong("model", "model is missing: name one of those that GET /v1/models lists", code="missing_field")
+    return values
+
+
+def _check_neutral(name: str, value: Any) -> None:
+    if name not in NEUTRAL:
+        known = shown(name)[1:-1]
+        raise wrong(known, f"{known} is not supported: remove it", code="unknown_field")
+    if not any(alike(value, neutral) for neutral in NEUTRAL[name]):
+        allowed = " or ".join(shown(neutral) for neutral in NEUTRAL[name])
+        raise wrong(name, f"{name} is not supported: leave it out, or give {allowed}", code="unsupported_field")
+
+
+def of_request(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the fields that the request for each prompt has under the same name."""
+    return {name: values[name] for name in _OF_REQUEST if name in values}
+
+
+def max_tokens_of(values: Mapping[str, Any]) -> int | None:
+    """What either of the two names says, or None.
+
+    Raises:
+        Problem: they say different things.
+    """
+    tokens = {values[name] for name in ("max_tokens", "max_completion_tokens") if name in values}
+    if len(tokens) > 1:
+        raise wrong("max_tokens", "max_tokens and max_completion_tokens differ: give one of them")
+    return tokens.pop() if tokens else None
+
+
+def check_choices(values: Mapping[str, Any], *, prompts: int, most: int) -> None:
+    """Nothing, where so many texts may be asked for.
+
+    Raises:
+        Problem: `best_of` would choose among more than are answered, or they are too many.
+    """
+    n = values.get("n", 1)
+    if values.get("best_of", n) != n:
+        raise must_be("best_of", values["best_of"], f"n, which is {n}: all texts that are drawn are answered")
+    if prompts * n > most:
+        asked = f"n is {n}" if prompts == 1 else f"n is {n} for each of {prompts} prompts"
+        raise wrong("n", f"{asked}, and one request may ask for at most {most} texts")

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from actors.openai.app import open_app
+from actors.openai.fields import LET_BE
+from actors.openai.limits import Limits
+from tests.openai.asking import ask
+from tests.openai.scripted import CARD, Scripted, spoken
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+ASKED = {"model": "tiny", "prompt": "abc"}
+CHATTED = {"model": "tiny", "messages": [{"role": "user", "content": "abc"}]}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model", 5),
+        ("model", "\ud800"),
+        ("prompt", ""),
+        ("prompt", []),
+        ("prompt", [[]]),
+        ("prompt", ["a", 1]),
+        ("prompt", [1, True]),
+        ("prompt", [-1]),
+        ("prompt", [2**31]),
+        ("prompt", {"text": "a"}),
+        ("prompt", "half \udc00"),
+        ("max_tokens", 0),
+        ("max_tokens", "5"),
+        ("max_tokens", 5.0),
+        ("max_tokens", True),
+        ("min_tokens", -1),
+        ("n", 0),
+        ("n", 129),
+        ("best_of", 2),
+        ("temperature", 2.1),
+        ("temperature", False),
+        ("temperature", 10**400),
+        ("top_p", 0),
+        ("top_p", 1.5),
+        ("seed", 2**63),
+        ("stop", ["a", "b", "c", "d", "e"]),
+        ("stop", ""),
+        ("stop", [1]),
+        ("stream", 1),
+        ("stream", "true"),
+        ("stream_options", {"include_usage": True}),
+        ("logprobs", 21),
+        ("logprobs", True),
+        ("ignore_eos", "yes"),
+        ("cache_salt", 7),
+        ("cache_salt", "a" * 257),
+        ("echo", True),
+        ("suffix", "end"),
+        ("presence_penalty", 0.1),
+        ("frequency_penalty", False),
+        ("logit_bias", {"5": 1}),
+        ("response_format", {"type": "json_object"}),
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("top_k", 5),
+        ("repetition_penalty", 1.1),
+        ("use_beam_search", True),
+        ("no_such_field", 1),
+        ("messages", [{"role": "user", "content": "a"}]),
+    ],
+)
+def test_a_field_that_cannot_be_taken_is_named_and_nothing_is_computed(name: str, value: object) -> None:
+    models = Scripted([spoken("hi")])
+
+    call = ask(open_app(models), COMPLETIONS, ASKED | {name: value})
+    assert (call.status, call.error["param"], call.error["type"]) == (400, name, "invalid_request_error")
+    assert call.error["message"].startswith(name)
+    assert models.asked == []
+
+
+def test_options_of_a_stream_are_checked_by_name() -> None:
+    for options, param in (({"no_such": 1}, "stream_options.no_such"), ({"include_usage": 1}, None), (5, None)):
+        call = ask(open_app(Scripted([])), COMPLETIONS, ASKED | {"stream": True, "stream_options": options})
+        assert call.status == 400
+        assert call.error["param"] == (param or call.error["message"].split()[0])
+
+
+@pytest.mark.parametrize(
+    ("param", "messages"),
+    [
+        ("messages", []),
+        ("messages", "hello"),
+        ("messages.0", ["hello"]),
+        ("messages.0.role", [{"content": "a"}]),
+        ("messages.0.role", [{"role": "robot", "content": "a"}]),
+        ("messages.0.role", [{"role": ["user"], "content": "a"}]),
+        ("messages.1.content", [{"role": "user", "content": "a"}, {"role": "assistant", "content": None}]),
+        ("messages.0.content", [{"role": "user", "content": 5}]),
+        ("messages.0.content.0", [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),
+        ("messages.0.content.0", [{"role": "user", "content": ["a"]}]),
+        ("messages.0.name", [{"role": "user", "content": "a", "name": 5}]),
+        ("messages.0.tool_calls", [{"role": "assistant", "content": "a", "tool_calls": [{}]}]),
+        ("messages.0.thoughts", [{"role": "assistant", "content": "a", "thoughts": "b"}]),
+        ("messages", [{"role": "tool", "content": "what the template does not take"}]),
+    ],
+)
+def test_a_message_that_cannot_be_taken_is_named(param: str, messages: object) -> None:
+    call = ask(open_app(Scripted([])), CHAT, CHATTED | {"messages": messages})
+
+    assert (call.status, call.error["param"]) == (400, param)
+
+
+@pytest.mark.parametrize("name", ["model", "prompt"])
+def test_a_field_that_is_missing_is_named(name: str) -> None:
+    body = {field: value for field, value in ASKED.items() if field != name}
+
+    call = ask(open_app(Scripted([])), COMPLETIONS, body)
+    assert (call.status, call.error["code"], call.error["param"]) == (400, "missing_field", name)
+
+
+def test_fields_that_change_no_text_are_let_be() -> None:
+    body = dict.fromkeys(LET_BE, "whatever")
+
+    assert ask(open_app(Scripted([spoken("hi")])), COMPLETIONS, ASKED | body).status == 200
+    assert ask(open_app(Scripted([spoken("hi")])), CHAT, CHATTED | body).status == 200
+
+
+def test_fields_that_we_have_not_are_taken_at_the_values_that_change_nothing() -> None:
+    neutral: dict[str, Any] = {
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0,
+        "logit_bias": {},
+        "response_format": {"type": "text"},
+        "tools": [{"type": "function"}],
+        "tool_choice": "none",
+        "repetition_penalty": 1.0,
+        "top_k": -1,
+        "echo": False,
+        "suffix": None,
+        "no_such_field": None,
+    }
+
+    assert ask(open_app(Scripted([spoken("hi")])), COMPLETIONS, ASKED | neutral).status == 200
+
+
+def test_two_lengths_that_differ_are_not_chosen_between() -> None:
+    call = ask(open_app(Scripted([])), CHAT, CHATTED | {"max_tokens": 5, "max_completion_tokens": 6})
+
+    assert (call.status, call.error["param"]) == (400, "max_tokens")
+
+
+def test_likeliest_tokens_are_refused_where_no_log_probabilities_are_asked_for() -> None:
+    call = ask(open_app(Scripted([])), CHAT, CHATTED | {"top_logprobs": 2})
+
+    assert (call.status, call.error["param"]) == (400, "top_logprobs")
+
+
+def test_no_more_texts_or_prompts_than_the_limits_are_asked_for() -> None:
+    app = open_app(Scripted([]), Limits(most_choices=3, most_prompts=2))
+
+    for body, param in (({"n": 4}, "n"), ({"prompt": ["a", "b"], "n": 2}, "n"), ({"prompt": ["a"] * 3}, "prompt")):
+        call = ask(app, COMPLETIONS, ASKED | body)
+        assert (call.status, call.error["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("limits", "body"),
+    [
+        (Limits(), {"prompt": "a" * 500, "max_tokens": 13}),
+        (Limits(), {"prompt": "a" * 512}),
+        (Limits(most_prompt_tokens=10), {"prompt": [1] * 11}),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_told_the_figures(limits: Limits, body: dict[str, Any]) -> None:
+    call = ask(open_app(Scripted([]), limits), COMPLETIONS, ASKED | body)
+
+    assert (call.status, call.error["code"]) == (400, "context_length_exceeded")
+    assert str(len(body["prompt"])) in call.error["message"]
+
+
+def test_long_prompts_are_encoded_like_short_ones_and_in_their_order() -> None:
+    models = Scripted([spoken("hi")], card=replace(CARD, max_model_len=10_000))
+    prompts = [letter * 3_000 for letter in "abcd"]
+
+    assert ask(open_app(models), COMPLETIONS, ASKED | {"prompt": prompts}).status == 200
+    assert [request.prompt for request in models.asked] == [(ord(letter),) * 3_000 for letter in "abcd"]
+
+
+def test_a_value_of_any_size_is_shown_short() -> None:
+    call = ask(open_app(Scripted([])), COMPLETIONS, ASKED | {"stop": {"a" * 10_000: "\u2028"}})
+
+    assert len(json.dumps(call.error)) < 400

@@ -1,0 +1,196 @@
+"""What becomes of a request between the HTTP side and a replica. Serve's handles are stand-ins that say or raise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+
+from actors import served_models
+from actors.openai.seams import Message, ModelCard, Unavailable
+from actors.served_models import ServedEntry, ServedModels
+from kvcluster.services.completion import Begun, Completion, CompletionRequest, Delta, Refused, Said
+
+REQUEST = CompletionRequest((1, 2), streams=True)
+SAID: list[Said] = [
+    Begun(2, 0),
+    Delta(0, "a", 1),
+    Delta(0, "b", 1, finish_reason="length"),
+    Completion("ab", "length", 2, 2),
+]
+STEPS: list[Sequence[Said]] = [(), SAID[:2], SAID[2:]]
+
+
+class Response:
+    """A streaming call that is under way: says `steps`, and then raises, hangs or ends."""
+
+    def __init__(self, steps: Sequence[Sequence[Said]], error: Exception | None, hangs: bool) -> None:
+        self._steps = list(steps)
+        self.error = error
+        self._hangs = hangs
+        self.is_cancelled = False
+
+    def __aiter__(self) -> Response:
+        return self
+
+    async def __anext__(self) -> Sequence[Said]:
+        await asyncio.sleep(0)
+        if self._steps:
+            return self._steps.pop(0)
+        if self.error:
+            raise self.error
+        if self._hangs:
+            await asyncio.Event().wait()
+        raise StopAsyncIteration
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class Handle:
+    """A deployment's. What is asked of it is answered with one response, or with `refusal` by `ready`."""
+
+    def __init__(
+        self,
+        steps: Sequence[Sequence[Said]] = STEPS,
+        *,
+        error: Exception | None = None,
+        hangs: bool = False,
+        refusal: Refused | None = None,
+    ) -> None:
+        self.response = Response(steps, error, hangs)
+        self._refusal = refusal
+        self.generate = self
+        self.ready = Asked(self._ready)
+
+    def options(self, *, stream: bool) -> Handle:
+        assert stream
+        return self
+
+    def remote(self, request: CompletionRequest) -> Response:
+        assert request == REQUEST
+        return self.response
+
+    async def _ready(self) -> Refused | None:
+        if self.response.error:
+            raise self.response.error
+        return self._refusal
+
+
+class Asked:
+    def __init__(self, answer: Any) -> None:
+        self.remote = answer
+
+
+class NoPrompts:
+    def encode(self, text: str) -> tuple[int, ...]:
+        return ()
+
+    def chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return ()
+
+
+def served(*handles: Handle) -> ServedModels:
+    return ServedModels([ServedEntry(ModelCard(f"m{i}", 0, 8), NoPrompts(), each) for i, each in enumerate(handles)])
+
+
+async def heard(models: ServedModels) -> list[Said]:
+    return [said async for said in models.generate("m0", REQUEST)]
+
+
+def lost(handle: Handle) -> Unavailable:
+    with pytest.raises(Unavailable) as raised:
+        asyncio.run(heard(served(handle)))
+    assert raised.value.retry_after_s > 0
+    return raised.value
+
+
+def test_what_a_replica_says_in_lists_is_said_one_by_one() -> None:
+    handle = Handle()
+    assert asyncio.run(heard(served(handle))) == SAID
+    assert not handle.response.is_cancelled
+
+
+@pytest.mark.parametrize(
+    "error", [ActorDiedError(), ActorUnavailableError("away", b"1" * 16), DeploymentUnavailableError("m0")]
+)
+def test_a_replica_that_is_lost_is_unavailable(error: Exception) -> None:
+    handle = Handle(STEPS[:2], error=error)
+    assert lost(handle).reason == "replica_lost"
+    assert handle.response.is_cancelled
+
+
+def test_where_no_replica_takes_the_request_in_time_its_client_hears_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_models, "TAKEN_S", 0.01)
+    handle = Handle([], hangs=True)
+    assert lost(handle).reason == "no_replica"
+    assert handle.response.is_cancelled
+
+
+def test_a_request_that_was_taken_may_wait_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served_models, "TAKEN_S", 0.01)
+    handle = Handle([()], hangs=True)
+
+    async def waits() -> None:
+        await asyncio.wait_for(heard(served(handle)), 0.1)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(waits())
+
+
+def test_a_full_queue_of_serve_s_own_is_a_refusal_with_429() -> None:
+    handle = Handle([], error=BackPressureError(num_queued_requests=3, max_queued_requests=2))
+    [refused] = asyncio.run(heard(served(handle)))
+    assert isinstance(refused, Refused)
+    assert (refused.status_code, refused.code) == (429, "server_busy")
+    assert refused.retry_after_s
+
+
+def test_an_error_of_the_replica_s_own_is_not_taken_for_its_loss() -> None:
+    bug = RayTaskError("generate", "a traceback", ValueError("a bug"))
+    with pytest.raises(RayTaskError):
+        asyncio.run(heard(served(Handle([()], error=bug))))
+
+
+def test_whoever_stops_listening_cancels_the_request() -> None:
+    handle = Handle()
+
+    async def leaves() -> None:
+        said: AsyncGenerator[Said, None] = served(handle).generate("m0", REQUEST)
+        assert await anext(said) == SAID[0]
+        await said.aclose()
+
+    asyncio.run(leaves())
+    assert handle.response.is_cancelled
+
+
+def test_an_endpoint_that_ends_takes_nothing_new_and_finishes_what_is_under_way() -> None:
+    models = served(Handle())
+
+    async def ends() -> tuple[int, list[Said], int]:
+        said = models.generate("m0", REQUEST)
+        first = await anext(said)
+        under_way = models.end()
+        with pytest.raises(Unavailable, match="the endpoint is ending"):
+            await heard(models)
+        return under_way, [first, *[each async for each in said]], models.end()
+
+    assert asyncio.run(ends()) == (1, SAID, 0)
+
+
+AWAY = Refused(503, "device_restarting", "it is away", retry_after_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [(Handle(refusal=AWAY), "device_restarting"), (Handle(error=ActorDiedError()), "replica_lost")],
+)
+def test_it_is_ready_only_when_each_model_is(bad: Handle, reason: str) -> None:
+    asyncio.run(served(Handle(), Handle()).ready())
+    with pytest.raises(Unavailable) as raised:
+        asyncio.run(served(Handle(), bad).ready())
+    assert raised.value.reason == reason
