@@ -74,7 +74,6 @@ class Answers:
                 answer.take_in(said)
 
     def _end(self, last: Refused) -> None:
-        self._last = self._last or last
         for answer in self._awaited.values():
             answer.take_in(last)
 
@@ -88,8 +87,7 @@ class Answers:
 
     def end(self, last: Refused) -> None:
         """Nothing more will be said: `last` is the last word of every answer that is not over, and of later ones."""
-        if self._loop is None:
-            self._last = last
-            return
-        with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._end, last)
+        self._last = self._last or last  # and then the look at the loop; `awaited` sets that, and then looks at this
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._end, self._last)

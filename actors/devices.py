@@ -18,6 +18,7 @@ from actors.device_spec import DeviceAddress, DeviceSpec, GpuUse
 from actors.finding import START_TIMEOUT_S, find_owner
 from actors.gpus import gpu_sizes
 from actors.owners import (
+    MadeOtherwise,
     OwnerKind,
     Sought,
     incarnation,
@@ -25,7 +26,7 @@ from actors.owners import (
     owner_name,
     reason_of,
 )
-from kvcluster.config import Backend, ConfigError, Settings
+from kvcluster.config import Backend, Settings
 from kvcluster.errors import DeviceUnreachable
 from kvcluster.failpoints import environment_of
 from kvcluster.services.device_settings import MemorySettings, bulk_bytes_for, pool_bytes_for
@@ -63,16 +64,19 @@ def device_spec(name: str, node_id: str, settings: Settings) -> DeviceSpec:
     return DeviceSpec(incarnation(name, memory, settings), node_id, settings.idle_exit_s, gpu)
 
 
-def find_device(name: str, node_id: str, settings: Settings, *, env: dict[str, str] | None = None) -> Device:
-    """The device's actor on that node, made now where there is none. `env` is for fault tests.
+def find_device(
+    name: str, node_id: str, settings: Settings, *, patience_s: float = 0.0, env: dict[str, str] | None = None
+) -> Device:
+    """The device's actor on that node, made now where there is none. `patience_s`, `env`: as `find_owner` has them.
 
     Raises:
-        ConfigError: it is there already, with another size, granule or quota, or its process cannot hold so much.
+        ConfigError: it is there already, with another size, granule or quota, and in use; or its process cannot hold
+            so much.
         DeviceUnreachable: it does not start or answer.
         DeviceMissing, DriverError: this process does not see the GPU, or cannot use it.
     """
     sought = sought_device(name, node_id, settings)
-    found = find_owner(sought, env=env or environment_of(settings.failpoints))
+    found = find_owner(sought, patience_s=patience_s, env=env or environment_of(settings.failpoints))
     return Device(name, node_id, found.actor, found.address, sought)
 
 
@@ -120,12 +124,12 @@ def _check_same(address: DeviceAddress, spec: DeviceSpec) -> None:
     if address.asked != spec.sizes:
         there = address.asked
         sizes = f"{format_bytes(there.capacity_bytes)} and a granule of {format_bytes(there.granule_bytes)}"
-        raise ConfigError(
+        raise MadeOtherwise(
             f"device {address.name} is open on this cluster already, with {sizes}: name the same sizes, or another "
             f"device"
         )
     if address.quotas != spec.settings.memory.quotas:
-        raise ConfigError(
+        raise MadeOtherwise(
             f"device {address.name} is open on this cluster already, with the tenant_quotas "
             f"{dict(address.quotas.by_tenant)}: name the same, or another device"
         )

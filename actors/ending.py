@@ -17,8 +17,10 @@ from actors.asking import FETCH_TIMEOUT_S, OWNERS, WORKERS, Silent, actors_named
 from actors.cluster import joined_cluster
 from actors.leaving import leave_all
 from actors.records import note_stop, read_log
+from actors.replicas import replicas_of_endpoints
 from actors.standings import process_of, standing
 from actors.supervisor import living_supervisor
+from kvcluster.config import ConfigError
 from kvcluster.services.chronicle import Told
 from kvcluster.services.session_file import started_at
 from kvcluster.services.standing import Remaining
@@ -37,10 +39,11 @@ def stop_cluster(address: str | None = None, *, drain_s: float = DRAIN_S) -> tup
     Workers have `drain_s` for their last step. No job replaces a worker from now on, also of those that remain.
 
     Raises:
-        ConfigError: no cluster answers there.
+        ConfigError: no cluster answers there, or an endpoint runs on it. Nothing was ended.
     """
     with joined_cluster(address):
         told = read_log()
+        _check_no_endpoint(told)
         silent = _stop_workers(drain_s, job_s=JOB_S)
         _kill(actors_named(WORKERS), but=silent)  # their jobs are gone, or busy
         left = {name: _why(name, answer) for name, answer in leave_all(LEAVE_S).items()}
@@ -53,10 +56,11 @@ def force_cluster(address: str | None = None) -> tuple[Remaining, ...]:
     """The same, and who does not end is ended by force: what clients have mapped is theirs until they end.
 
     Raises:
-        ConfigError: no cluster answers there.
+        ConfigError: no cluster answers there, or an endpoint runs on it. Nothing was ended.
     """
     with joined_cluster(address):
         told = read_log()
+        _check_no_endpoint(told)
         alive = _processes((*WORKERS, *OWNERS), told)
         _stop_workers(FORCE_S, job_s=FORCE_S)
         _kill(actors_named(WORKERS))
@@ -66,6 +70,15 @@ def force_cluster(address: str | None = None) -> tuple[Remaining, ...]:
         _until(lambda: not _alive(alive), KILLED_S)
         _end_supervisor()
         return tuple(_remaining(name, "it was killed, and its process still lives", told) for name in _alive(alive))
+
+
+def _check_no_endpoint(told: Told) -> None:
+    """Whatever of an endpoint is ended, Serve starts again: raises ConfigError."""
+    if replicas := replicas_of_endpoints(told, timeout_s=FETCH_TIMEOUT_S):
+        raise ConfigError(
+            f"an endpoint runs on this cluster ({', '.join(replicas)}), and Ray Serve would start it again: end it "
+            "first, with Ctrl-C where `kvcluster serve` runs, or `serve shutdown`"
+        )
 
 
 def _processes(prefixes: Iterable[str], told: Told) -> dict[str, tuple[int, int]]:

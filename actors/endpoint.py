@@ -31,9 +31,12 @@ from actors.rollout import POLL_S, wait_until_running
 from actors.serve_app import workers_per_node
 from kvcluster.config import ConfigError
 from kvcluster.config_file import Endpoint
-from kvcluster.engine.pretrained import model_folder
+from kvcluster.engine.pretrained import GEMMA3_270M, model_folder
+from kvcluster.serving_config import ServingSettings
 
 ANSWER_TIMEOUT_S = 3.0
+MEET_S = 30.0  # after the last replica is ready
+CUT_S = 8.0  # for what outlasted its time: to be told, and to have it
 CLOSE_S = 15.0  # for Serve's own end, when nothing is under way any more
 _OTHERS = 3  # processes beside those of a job: Serve's controller, its proxy, and the gateway
 _ANYWHERE = frozenset({"0.0.0.0", "::"})
@@ -41,10 +44,11 @@ _ANYWHERE = frozenset({"0.0.0.0", "::"})
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """Serve, which this process has started, and the application's name on it."""
+    """Serve, which this process has started; the application's name on it, and those of its models' deployments."""
 
     client: Any
     name: str
+    models: tuple[str, ...]
 
 
 @contextmanager
@@ -59,9 +63,17 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An endpoint that answers at `url`; `ray_address` is where `kvcluster top` and `status` find its cluster."""
+
+    url: str
+    ray_address: str
+
+
 @contextmanager
-def open_endpoint(endpoint: Endpoint, *, address: str | None = None) -> Iterator[str]:
-    """The endpoint, ready, by its URL. `address` names a running cluster (RAY_ADDRESS does too).
+def open_endpoint(endpoint: Endpoint, *, address: str | None = None) -> Iterator[Opened]:
+    """The endpoint, ready. `address` names a running cluster (RAY_ADDRESS does too).
 
     At the end new requests are refused, those under way have `drain_s`, and then everything of ours ends.
 
@@ -82,9 +94,21 @@ def open_endpoint(endpoint: Endpoint, *, address: str | None = None) -> Iterator
         start_ray(named_address(address), settings, len(gpus), opened, more_cpus=more)
         _check_no_serve()
         check_room(endpoint, _nodes_cpus())
-        serving = _deployed(config, opened, settings.drain_s)
+        serving = _deployed(config, opened, settings)
         wait_until_running(serving.client, serving.name)
-        yield url_of(endpoint)
+        _wait_until_known(serve.get_app_handle(serving.name))
+        yield Opened(url_of(endpoint), ray.get_runtime_context().gcs_address)
+
+
+def check_models(endpoint: Endpoint) -> None:
+    """Nothing, where there are such models; one that is known by name is not made ready for that.
+
+    Raises:
+        ModelNotFound: there is none, or its folder has no config.
+    """
+    for path in endpoint.settings.served.values():
+        if path != GEMMA3_270M:
+            model_folder(path)
 
 
 def checked_by_serve(endpoint: Endpoint) -> ServeDeploySchema:
@@ -165,7 +189,7 @@ def _check_no_serve() -> None:
     )
 
 
-def _deployed(config: ServeDeploySchema, opened: ExitStack, drain_s: float) -> _Serving:
+def _deployed(config: ServeDeploySchema, opened: ExitStack, settings: ServingSettings) -> _Serving:
     """Serve is started, and hears of the application; leaving `opened` ends both."""
     client = serve_start(
         http_options=config.http_options.model_dump(),
@@ -173,22 +197,44 @@ def _deployed(config: ServeDeploySchema, opened: ExitStack, drain_s: float) -> _
         global_logging_config=config.logging_config or {"log_level": "WARNING"},
     )
     [application] = config.applications
-    serving = _Serving(client, application.name)
-    opened.callback(_end, serving, drain_s)
+    serving = _Serving(client, application.name, tuple(settings.deployments))
+    opened.callback(_end, serving, settings.drain_s)
     client.deploy_apps(config)
     return serving
 
 
+def _wait_until_known(gateway: Any) -> None:
+    """The replicas are there, and a moment later the gateway has heard of them. Where it has not in `MEET_S` it tells
+    its clients so itself.
+    """
+    deadline = time.monotonic() + MEET_S
+    while time.monotonic() < deadline:
+        with suppress(RayError, RayServeException, TimeoutError):
+            if all(gateway.broadcast("knows_all").results(timeout_s=ANSWER_TIMEOUT_S)):
+                return
+        time.sleep(POLL_S)
+
+
 def _end(serving: _Serving, drain_s: float) -> None:
-    """New requests are refused; those under way end, or their time does; and then Serve ends."""
+    """New requests are refused; those under way end, or their time does, and they are told so; and then Serve ends."""
     with suppress(RayError, RayServeException, TimeoutError, KeyError):
-        _drain(serve.get_app_handle(serving.name), drain_s)
+        gateway = serve.get_app_handle(serving.name)
+        if not _is_drained(gateway, drain_s):
+            for name in serving.models:
+                serve.get_deployment_handle(name, serving.name).broadcast("end").results(timeout_s=CUT_S)
+            _is_drained(gateway, CUT_S)
     with suppress(RayError, RayServeException):
         serving.client.shutdown(timeout_s=CLOSE_S)
 
 
-def _drain(gateway: Any, drain_s: float) -> None:
-    """Raises whatever Serve does where no gateway answers: then nobody is served, and nothing is waited for."""
-    deadline = time.monotonic() + drain_s
-    while any(gateway.broadcast("end").results(timeout_s=ANSWER_TIMEOUT_S)) and time.monotonic() < deadline:
+def _is_drained(gateway: Any, within_s: float) -> bool:
+    """Whether nothing is under way any more, at the latest after so long.
+
+    Raises whatever Serve does where no gateway answers: then nobody is served, and nothing is waited for.
+    """
+    deadline = time.monotonic() + within_s
+    while any(gateway.broadcast("end").results(timeout_s=ANSWER_TIMEOUT_S)):
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(POLL_S)
+    return True

@@ -83,5 +83,6 @@ class Feeds:
 async def _answer(actor: Any, follower: Follower) -> KnownBlocks:
     """Raises RayError: there is none. TimeoutError: nor will there be, it seems."""
     asked = actor.known_since.remote(follower.epoch, follower.number)
-    answer: KnownBlocks = await asyncio.wait_for(asyncio.wrap_future(asked.future()), ANSWER_S)
+    async with asyncio.timeout(ANSWER_S):  # not wait_for: Python 3.11's loses a cancel that comes with the answer
+        answer: KnownBlocks = await asyncio.wrap_future(asked.future())
     return answer

@@ -16,8 +16,9 @@ import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayError
 
 from actors.incarnations import session_path
-from actors.owners import Sought, make_owner, reason_of
+from actors.owners import MadeOtherwise, Sought, make_owner, reason_of
 from actors.seeking import SeekOwner
+from kvcluster.config import ConfigError
 from kvcluster.errors import DeviceGone, DeviceUnreachable
 from kvcluster.services.session_file import listening_at
 
@@ -28,6 +29,8 @@ START_TIMEOUT_S = 60.0
 HUNG_S = 30.0  # one that listens and did not answer for so long is asked whether it is awake; a lease, by default
 BEGINNINGS = 2  # that fail, the first perhaps by what somebody else made it of; then it says why
 ATTEMPTS = 5  # of owners that die or leave as they are asked
+PATIENCE_S = 20.0  # of a worker: whoever had the owner before may be on the way out
+LEAVE_TIMEOUT_S = 10.0
 PAUSE_S = 0.1  # more after each further death: a name is free a moment after its actor's
 LEAVING_S = 30.0  # for so long owners that leave, idle, before they are greeted are taken for what they are
 GREET_AGAIN_S = 0.005  # and twice as long before each further time
@@ -42,15 +45,44 @@ class Found:
     address: Any
 
 
-def find_owner(sought: Sought, *, env: dict[str, str] | None = None) -> Found:
+def find_owner(sought: Sought, *, patience_s: float = 0.0, env: dict[str, str] | None = None) -> Found:
     """The owner's actor, made now where there is none. `env` is for fault tests.
 
-    One that hangs is killed after `HUNG_S`, and found as Ray starts it again.
+    One that hangs is killed after `HUNG_S`, and found as Ray starts it again. One that is made otherwise leaves if it
+    has no session, and is made anew; one that has some is waited for as long as `patience_s`.
 
     Raises:
         ConfigError: what `check` found. The owner stays as it is.
         DeviceUnreachable: it cannot begin, and why; or it does not answer. It stays as it is.
     """
+    patience_until = time.monotonic() + patience_s
+    while True:
+        try:
+            found = _any_owner(sought, env)
+            sought.check(found.address)
+            return found
+        except MadeOtherwise as other:
+            if not has_left(found.actor):
+                if time.monotonic() >= patience_until:
+                    raise ConfigError(str(other)) from None
+                time.sleep(MOST_PAUSE_S)
+
+
+def has_left(actor: Any) -> bool:
+    """Whether this owner is gone now, by its own will: it had no session."""
+    try:
+        if not ray.get(actor.leave.remote(), timeout=LEAVE_TIMEOUT_S):
+            return False
+    except RayActorError:  # it leaves, or was asked by another one
+        return True
+    except RayError:
+        return False
+    ray.kill(actor)
+    return True
+
+
+def _any_owner(sought: Sought, env: dict[str, str] | None) -> Found:
+    """The owner's actor, however it is made. Raises DeviceUnreachable as `find_owner`."""
     reason, failures, deaths, deadline = "", 0, 0, time.monotonic() + START_TIMEOUT_S
     while failures < BEGINNINGS and deaths < ATTEMPTS and time.monotonic() < deadline:
         actor = make_owner(sought, env=env)
@@ -67,7 +99,6 @@ def find_owner(sought: Sought, *, env: dict[str, str] | None = None) -> Found:
         except RayError as error:
             raise DeviceUnreachable(device=sought.name, reason=reason_of(error)) from None
         else:
-            sought.check(address)
             return Found(actor, address)
     raise DeviceUnreachable(device=sought.name, reason=reason)
 

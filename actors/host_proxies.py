@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.finding import session_with
+from actors.finding import PATIENCE_S, session_with
 from actors.frames import ActorSender
 from actors.hosts import Host, find_host
 from actors.seeking import HELLO_TIMEOUT_S, SeekOwner
@@ -68,7 +68,7 @@ def open_page_session(geometry: KvGeometry, node_id: str, settings: Settings) ->
         ConfigError, DeviceUnreachable: as `find_host`. Nothing stays open.
         LimitReached, DriverError: as `open_page_port`. Nothing stays open.
     """
-    return session_with(lambda: find_host(geometry, node_id, settings), open_page_port)
+    return session_with(lambda: find_host(geometry, node_id, settings, patience_s=PATIENCE_S), open_page_port)
 
 
 def _mapped(attach: AttachClient, host: Host) -> PageStore:

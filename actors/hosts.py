@@ -12,7 +12,7 @@ from typing import Any
 from actors.finding import find_owner
 from actors.host import HostKvActor
 from actors.host_spec import HostAddress, HostSpec, pages_name
-from actors.owners import OwnerKind, Sought, incarnation, living_owner
+from actors.owners import MadeOtherwise, OwnerKind, Sought, incarnation, living_owner
 from kvcluster.config import ConfigError, Settings
 from kvcluster.driver.limits import memory_room
 from kvcluster.failpoints import environment_of
@@ -57,17 +57,25 @@ def host_spec(geometry: KvGeometry, node_id: str, settings: Settings) -> HostSpe
     return HostSpec(service, node_id, settings.idle_exit_s, shape, settings.dtype)
 
 
-def find_host(geometry: KvGeometry, node_id: str, settings: Settings, *, env: dict[str, str] | None = None) -> Host:
-    """The node's pages for a model of this geometry, made now where there are none. `env` is for fault tests.
+def find_host(
+    geometry: KvGeometry,
+    node_id: str,
+    settings: Settings,
+    *,
+    patience_s: float = 0.0,
+    env: dict[str, str] | None = None,
+) -> Host:
+    """The node's pages for a model of this geometry, made now where there are none. `patience_s`, `env`: as
+    `find_owner` has them.
 
     Raises:
-        ConfigError: as `host_spec`; or they are there already, with another size or quota, or the machine has not so
-            much memory.
+        ConfigError: as `host_spec`; or they are there already, with another size or quota, and in use; or the machine
+            has not so much memory.
         DeviceUnreachable: the actor does not start or answer.
     """
     sought = sought_host(geometry, node_id, settings)
     _check_room(sought.spec)
-    found = find_owner(sought, env=env or environment_of(settings.failpoints))
+    found = find_owner(sought, patience_s=patience_s, env=env or environment_of(settings.failpoints))
     return Host(found.actor, found.address, sought)
 
 
@@ -83,19 +91,25 @@ def _check_room(spec: HostSpec) -> None:
     asked_bytes, room_bytes = spec.settings.memory.capacity_bytes, memory_room()
     is_there = living_owner(OwnerKind.HOST_PAGES, spec.settings.name, spec.node_id) is not None
     if asked_bytes > room_bytes and not is_there:
-        raise ConfigError(f"{_asked(asked_bytes)}, and this machine has {format_bytes(room_bytes)} left: give less")
+        raise _too_much(asked_bytes, room_bytes)
+
+
+def _too_much(asked_bytes: int, room_bytes: int) -> ConfigError:
+    return ConfigError(f"{_asked(asked_bytes)}, and this machine has {format_bytes(room_bytes)} left: give less")
 
 
 def _check_same(there: HostAddress, spec: HostSpec) -> None:
     asked = spec.settings.memory
+    if asked.capacity_bytes > there.capacity_bytes + memory_room():
+        raise _too_much(asked.capacity_bytes, there.capacity_bytes + memory_room())
     if there.capacity_bytes != asked.capacity_bytes:
-        raise ConfigError(
+        raise MadeOtherwise(
             f"{_asked(asked.capacity_bytes)}, and {there.name} is open on this cluster already, with "
             f"{format_bytes(there.capacity_bytes)}: give host_memory {there.capacity_bytes} as it has, or another "
-            f"block_size, or wait until it has ended (idle_exit_s after its last job)"
+            f"block_size, or wait until the last job that uses it has ended"
         )
     if there.quotas != asked.quotas:
-        raise ConfigError(
+        raise MadeOtherwise(
             f"{there.name} is open on this cluster already, with the tenant_quotas {dict(there.quotas.by_tenant)}: "
             f"name the same"
         )

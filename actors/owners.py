@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from kvcluster.budget.governor import Limits
 from kvcluster.budget.quotas import Quotas
-from kvcluster.config import Settings
+from kvcluster.config import ConfigError, Settings
 from kvcluster.services.device_settings import DeviceSettings, MemorySettings
 
 NAMESPACE = "kvcluster"
@@ -31,11 +31,16 @@ class OwnerKind(StrEnum):
     HOST_PAGES = "host-kv"
 
 
+class MadeOtherwise(ConfigError):
+    """The owner that is there has other sizes or quotas. Where nobody uses it, it may leave, and be made anew."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sought:
     """An owner that is to be there. Where it is not, its actor is made: `actor_class` of `spec`.
 
-    `check` looks at the address that it answers with, and raises ConfigError where another one is there.
+    `check` looks at the address that it answers with, and raises MadeOtherwise where another one is there, ConfigError
+    where another one would not help.
     """
 
     kind: OwnerKind

@@ -14,7 +14,7 @@ from typing import Any
 
 from actors.backends import open_client_driver
 from actors.devices import Device, find_device
-from actors.finding import session_with
+from actors.finding import PATIENCE_S, session_with
 from actors.frames import ActorSender
 from actors.seeking import HELLO_TIMEOUT_S, SeekOwner
 from kvcluster.attach.client import AttachClient, open_attach_client
@@ -108,4 +108,4 @@ def open_session(name: str, node_id: str, settings: Settings) -> DevicePort:
     Raises:
         ConfigError, DeviceUnreachable, DeviceMissing, DriverError: as `find_device`. Nothing stays open.
     """
-    return session_with(lambda: find_device(name, node_id, settings), open_port)
+    return session_with(lambda: find_device(name, node_id, settings, patience_s=PATIENCE_S), open_port)

@@ -6,7 +6,6 @@ request actors, never does it (measured: 0.7 s of imports instead of 6).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -25,12 +24,13 @@ from kvcluster.geometry.layout import Layout
 from kvcluster.geometry.model import KvGeometry
 from kvcluster.geometry.residency import Keeps, Shape
 from kvcluster.index.identity import CacheIdentity
-from kvcluster.services.memory_check import check_gpu, check_memory
+from kvcluster.services.memory_check import check_gpu, check_memory, usable_bytes_of
+from kvcluster.services.opening import most_tokens_in, most_tokens_of_pages
 from kvcluster.services.pages.port import PagePort
 from kvcluster.services.port import DevicePort
 from kvcluster.services.request import RequestService, open_request_service
 from kvcluster.services.request.identity import cache_identity, shares_prefixes
-from kvcluster.services.request.settings import request_settings
+from kvcluster.services.request.settings import Fallback, request_settings
 from kvcluster.services.request.worst_step import run_worst_step
 from kvcluster.tensors.memory import CPU, computing_device
 
@@ -39,15 +39,16 @@ from kvcluster.tensors.memory import CPU, computing_device
 class Replica:
     """`pages` are those of the node, where the settings have any. Close the service first, then the rest.
 
-    `most_tokens` are those of prompt and answer that the model's context and the device's memory leave one text;
-    `token_bytes` one token takes in all layers that keep every token. `identity` is that of the prefixes that it
-    shares, if it does.
+    `most_tokens` are those of prompt and answer that the model's context, `context_tokens`, and the memory leave one
+    text, which has all of it: the device, or host pages, where they take what the device refuses. `token_bytes` one
+    token takes in all layers that keep every token. `identity` is that of the prefixes that it shares, if it does.
     """
 
     service: RequestService
     port: DevicePort
     pages: PagePort | None = None
     most_tokens: int = 0
+    context_tokens: int = 0
     identity: CacheIdentity | None = None
     token_bytes: int = 0
 
@@ -74,7 +75,7 @@ def open_replica(spec: WorkerSpec, device: str) -> Replica:
     with ExitStack() as undo:
         port = open_session(device, spec.node_id, settings)
         undo.callback(port.close)
-        shape = _shape(geometry, settings, port)
+        shape, capacity_bytes = _shape(geometry, settings, port), port.welcome.capacity_bytes
         if settings.backend is Backend.HOST:
             check_memory(settings, shape, descriptor_room(), mapping_room())
         else:
@@ -84,14 +85,19 @@ def open_replica(spec: WorkerSpec, device: str) -> Replica:
         tokenizer = open_tokenizer(spec.model_folder)
         if settings.backend is Backend.CUDA:
             run_worst_step(model, tokenizer, port, request_settings(settings))
-            check_gpu(settings, shape, measured_bytes(device, spec.node_id))
+            capacity_bytes = measured_bytes(device, spec.node_id)
+            check_gpu(settings, shape, capacity_bytes)
         chosen = request_settings(settings)
         service = open_request_service(model, tokenizer, port, chosen, pages=pages)
-        most_tokens = _most_tokens(shape, port.welcome.capacity_bytes, model.context_tokens)
+        context = model.context_tokens
+        most_tokens = most_tokens_in(shape, usable_bytes_of(settings, capacity_bytes), at_most=context)
+        if pages is not None and chosen.fallback is Fallback.HOST:
+            page_bytes = usable_bytes_of(settings, pages.welcome.capacity_bytes)
+            most_tokens = max(most_tokens, min(context, most_tokens_of_pages(pages.welcome, page_bytes)))
         identity = cache_identity(model, chosen) if shares_prefixes(model, chosen) else None
         undo.pop_all()
     token_bytes = sum(group.fragments * group.stride_bytes for group in shape.groups if group.keeps is Keeps.EVERY)
-    return Replica(service, port, pages, most_tokens, identity, token_bytes)
+    return Replica(service, port, pages, most_tokens, context, identity, token_bytes)
 
 
 def _open_pages(geometry: KvGeometry, spec: WorkerSpec, undo: ExitStack) -> PagePort | None:
@@ -101,11 +107,6 @@ def _open_pages(geometry: KvGeometry, spec: WorkerSpec, undo: ExitStack) -> Page
     pages = open_page_session(geometry, spec.node_id, spec.settings)
     undo.callback(pages.close)
     return pages
-
-
-def _most_tokens(shape: Shape, capacity_bytes: int, context_tokens: int) -> int:
-    """Of one text, which has the device alone."""
-    return bisect_right(range(1, context_tokens + 1), capacity_bytes, key=shape.committed_bytes)
 
 
 def _shape(geometry: KvGeometry, settings: Settings, port: DevicePort) -> Shape:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from actors.asking import FETCH_TIMEOUT_S, SILENT, Pending, Silent, actors_named
 from actors.owners import reason_of
@@ -48,6 +48,14 @@ def replicas_heard(asked: Mapping[str, Any], told: Told) -> tuple[WorkerStanding
     return tuple(standing for standing in standings if standing is not None)
 
 
+def replicas_of_endpoints(told: Told, *, timeout_s: float) -> tuple[str, ...]:
+    """The names of ours that there are, those that say nothing within so long too. Never raises."""
+    asked = ask_replicas()
+    if asked:
+        ray.wait(list(asked.values()), num_returns=len(asked), timeout=timeout_s)
+    return tuple(replica.name for replica in replicas_heard(asked, told))
+
+
 def _birth(name: str, told: Told) -> Birth | None:
     births = (birth for birth in told.births if (birth.who.kind, birth.who.name) == (WORKER, name))
     return next(births, None)
@@ -61,6 +69,8 @@ def _said(reference: Any) -> WorkerWord | Silent | None:
         said = ray.get(reference, timeout=FETCH_TIMEOUT_S)
     except RayActorError:
         return None
+    except RayTaskError as error:  # Serve's wrapper has not made ours yet
+        return Silent("it is starting" if isinstance(error.cause, AttributeError) else reason_of(error))
     except RayError as error:
         return Silent(reason_of(error))
     return decoded_word(said.get(WORD)) if isinstance(said, Mapping) else None

@@ -4,7 +4,9 @@ A request goes to a replica at the device that knows most of its prompt, as `act
 sit there, of which Serve takes the least busy one, then two others by chance, then two that told nothing yet. Where
 anything is missing or fails it is Serve's power of two choices. The request is the call's first argument.
 
-Without Serve's FIFOMixin: that one gives the replica that was chosen for a request to whichever came first.
+Without Serve's FIFOMixin: that one gives the replica that was chosen for a request to whichever came first. So Serve
+looks up who waits by the number of an HTTP request: whoever calls several times for one does so in contexts of their
+own (`actors.served_models`), or only one of the calls is sent.
 """
 
 from __future__ import annotations

@@ -96,12 +96,15 @@ class Routes(Generic[R]):
         if basis is None:
             return []
         token_ids = _token_ids(request)
-        root = basis.root(request.cache_salt) if isinstance(request, CompletionRequest) else b""
+        root, answer_tokens = b"", 0
+        if isinstance(request, CompletionRequest):
+            root, answer_tokens = basis.root(request.cache_salt), request.n * request.max_tokens
         decision = self._known.decide(
             digests(root, token_ids) if root else iter(()),
             among=self._among,
             prompt_blocks=len(token_ids) // (BLOCK_TOKENS * ID_BYTES),
             block_bytes=basis.token_bytes * BLOCK_TOKENS,
+            answer_bytes=basis.token_bytes * answer_tokens,
         )
         return self._seats[decision.device] if decision else []
 

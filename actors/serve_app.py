@@ -7,6 +7,7 @@ What Serve itself refuses, where more wait for it than it lets, is a 429 too: an
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,16 +16,18 @@ import ray
 from ray import serve
 from ray.serve.config import BackpressureConfig, RequestRouterConfig
 
+from actors.crowding import Crowding
 from actors.gpus import gpu_share
 from actors.metrics import HttpTelling
 from actors.openai.app import open_app
 from actors.openai.limits import Limits
 from actors.openai.prompts import open_prompts
-from actors.openai.seams import ModelCard
-from actors.served_model import ModelFacts, ServedModel
+from actors.presence import Presence
+from actors.served_model import ServedModel
 from actors.served_models import ServedEntry, ServedModels
 from kvcluster.config import Backend, ConfigError, settings_of
 from kvcluster.engine.pretrained import model_folder
+from kvcluster.services.pacing import Pace
 from kvcluster.serving_config import GATEWAY, ServingSettings, key_from_environment
 
 _GUARD = BackpressureConfig(status_code=429, retry_after_s=1)
@@ -63,22 +66,38 @@ class Gateway:
         self._settings = settings
         self._handles = dict(handles)
         self._models: ServedModels | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def __serve_build_asgi_app__(self) -> Any:
-        """Serve calls it once; it waits until each model has a replica."""
-        entries = [await self._entry(served) for served in self._handles]
-        self._models = ServedModels(entries)
-        return open_app(self._models, _limits(self._settings), observer=HttpTelling())
+        """Serve calls it once. It waits for no model: one that is not there yet is Unavailable."""
+        entries = [self._entry(served) for served in self._handles]
+        caller = serve.get_replica_context().replica_id.to_full_id_str()
+        self._models = ServedModels(entries, caller=caller)
+        self._watching = asyncio.create_task(self._models.watch())
+        return open_app(self._models, limits_of(self._settings), observer=HttpTelling())
 
     async def end(self) -> int:
         """As `ServedModels.end`."""
+        self._leave_off()
         return self._models.end() if self._models else 0
 
-    async def _entry(self, served: str) -> ServedEntry:
-        handle = self._handles[served]
-        facts: ModelFacts = await handle.facts.remote()
-        card = ModelCard(served, created=int(time.time()), max_model_len=facts.most_tokens)
-        return ServedEntry(card, open_prompts(model_folder(self._settings.served[served])), handle)
+    async def knows_all(self) -> bool:
+        """Whether no model is Unavailable for want of a replica, as far as is known here."""
+        return self._models is not None and self._models.are_there
+
+    def __del__(self) -> None:
+        """Serve calls it when nothing is under way any more, or after `graceful_shutdown_timeout_s`."""
+        self._leave_off()
+
+    def _leave_off(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+
+    def _entry(self, served: str) -> ServedEntry:
+        handle, prompts = self._handles[served], open_prompts(model_folder(self._settings.served[served]))
+        least_s, most_s = self._settings.retry_after_min_s, self._settings.retry_after_max_s
+        crowding = Crowding(Pace(least_s=least_s, most_s=most_s, clock=time.monotonic), time.monotonic)
+        return ServedEntry(served, int(time.time()), prompts, handle, Presence(served, handle), crowding)
 
 
 def workers_per_node(settings: ServingSettings) -> int:
@@ -130,10 +149,14 @@ def _gateway_options(settings: ServingSettings) -> dict[str, Any]:
     return _ALIKE | options | {"name": GATEWAY, "graceful_shutdown_timeout_s": settings.drain_s}
 
 
-def _limits(settings: ServingSettings) -> Limits:
+def limits_of(settings: ServingSettings) -> Limits:
+    """What the HTTP side lets one request, and all of them, ask for: of one prompt no more than a replica takes."""
+    texts = settings.max_num_seqs + (settings.max_num_waiting or 0)
     return Limits(
         most_body_bytes=settings.max_body_bytes,
+        most_prompt_tokens=settings.max_prompt_tokens,
         most_choices=settings.max_choices,
+        most_n=min(settings.max_choices, texts),
         most_streams=settings.max_streams,
         api_key=settings.api_key.get_secret_value() if settings.api_key else None,
     )

@@ -8,17 +8,20 @@ another. Whether the loop hangs is `check_health`'s question.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
 from ray import serve
 
-from actors.answers import Answers
+from actors.answers import Answer, Answers
 from actors.berths import Berth, take_berth
+from actors.callers import Callers
 from actors.gpus import given_gpu
 from actors.loop_thread import LAST_WORDS_S, LoopThread
 from actors.replicas import replica_name, with_word
@@ -40,9 +43,10 @@ DEVICE_AWAY, REPLICA_LOST = "device_restarting", "replica_lost"
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What clients are told of a model. `most_tokens`: see `actors.replica.Replica`."""
+    """What clients are told of a model: see `actors.replica.Replica`."""
 
     most_tokens: int
+    context_tokens: int = 0
 
 
 class LoopSilent(Exception):
@@ -63,6 +67,7 @@ class ServedModel:
             arm_with(settings.failpoints)
         self._settings = settings.of(served)
         self._answers = Answers()
+        self._callers = Callers()
         self._is_leaving = False
         context = serve.get_replica_context()
         announce(WORKER, replica_name(context.replica_id.to_full_id_str()))
@@ -77,8 +82,9 @@ class ServedModel:
         )
         self._loop.open()
 
-    async def generate(self, request: CompletionRequest) -> AsyncGenerator[Sequence[Said], None]:
-        """What is said of it, in order; nothing at first, which tells that it was taken. Closing it cancels it.
+    async def generate(self, request: CompletionRequest, caller: str) -> AsyncGenerator[Sequence[Said], None]:
+        """What is said of it, in order; nothing at first, which tells that it was taken. Closing it cancels it,
+        and so does the death of `caller`, a replica of Serve's by its actor's name.
 
         Where the device is away what runs goes on, and a new request is `Refused` (503), as all are whose loop failed.
         """
@@ -87,7 +93,7 @@ class ServedModel:
         if replica.port.is_lost:
             yield (_away(replica.port.welcome.device),)
             return
-        with self._answers.awaited() as answer:
+        with self._answers.awaited() as answer, self._callers.asking(caller, partial(self._leave_off, answer)):
             try:
                 replica.service.submit(answer.key, request)
                 while not answer.is_over:
@@ -96,13 +102,25 @@ class ServedModel:
                 if not answer.is_over:
                     replica.service.cancel(answer.key)
 
+    def _leave_off(self, answer: Answer) -> None:
+        """Nobody waits for it any more."""
+        self._loop.opened.service.cancel(answer.key)
+        answer.take_in(_lost("whoever asked for it is gone"))
+
     async def facts(self) -> ModelFacts:
-        return ModelFacts(self._loop.opened.most_tokens)
+        opened = self._loop.opened
+        return ModelFacts(opened.most_tokens, opened.context_tokens)
 
     async def ready(self) -> Refused | None:
         """Why a request would not be computed now, if so."""
+        if why := self._silence():
+            return _lost(why)
         port = self._loop.opened.port
         return _away(port.welcome.device) if port.is_lost else None
+
+    async def end(self) -> None:
+        """The loop ends at its next step, and whoever is still answered is told so. For an endpoint that ends."""
+        await asyncio.to_thread(self._leave)
 
     async def check_health(self) -> None:
         """Serve asks now and then, and replaces a replica that raises three times.
@@ -110,10 +128,8 @@ class ServedModel:
         Raises:
             LoopSilent: its loop hangs, or is over.
         """
-        if self._loop.failure is not None:
-            raise LoopSilent(f"the loop failed: {self._loop.failure}")
-        if self._loop.silent_s > self._settings.lease_s:
-            raise LoopSilent(f"the loop was not heard of for {self._loop.silent_s:.0f} s")
+        if why := self._silence():
+            raise LoopSilent(why)
 
     def record_routing_stats(self) -> dict[str, Any]:
         """For the request router, and for `kvcluster top` and `status`, which ask it by this method."""
@@ -129,6 +145,9 @@ class ServedModel:
     def __ray_shutdown__(self) -> None:
         """Ray calls it when this process is told to end (SIGTERM)."""
         self._leave()
+
+    def _silence(self) -> str | None:
+        return why_silent(self._loop.failure, self._loop.silent_s, lease_s=self._settings.lease_s)
 
     def _leave(self) -> None:
         """Give the memory back in order. Nothing depends on it: the owners of the memory see this process end."""
@@ -151,6 +170,13 @@ class ServedModel:
             tell_own_death(str(failure), within_s=LAST_WORDS_S)
             threading.Event().wait(LAST_WORDS_S)  # for those who hear of it now
             os._exit(1)
+
+
+def why_silent(failure: BaseException | None, silent_s: float, *, lease_s: float) -> str | None:
+    """Why a loop is of no use that failed so, if it did, and was last heard of so long ago; None where it is."""
+    if failure is not None:
+        return f"the loop failed: {failure}"
+    return f"the loop was not heard of for {silent_s:.0f} s" if silent_s > lease_s else None
 
 
 def _berth(owner: str, settings: Settings) -> Berth | None:

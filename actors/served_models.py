@@ -8,8 +8,9 @@ told cannot be taken back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,38 +18,66 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
 from actors.causes import cause_of
+from actors.crowding import BUSY, Crowding
 from actors.kv_state import kv_state
+from actors.openai.places import Full
 from actors.openai.seams import ModelCard, Prompts, Unavailable
+from actors.presence import NOBODY, Presence
 from actors.served_model import RELOAD_S, REPLICA_LOST
 from kvcluster.services.completion import Completion, CompletionRequest, Refused, Said
 
 TAKEN_S = 10.0  # until a replica has taken a request
 READY_S = 3.0  # for an answer to "are you ready"
 CROWDED_S = 1.0  # when Serve's own queue is full
-ENDING, NOBODY, CROWDED = "shutting_down", "no_replica", "server_busy"
+ENDING = "shutting_down"
 _TOO_MANY = 429
 
 
 @dataclass(frozen=True, slots=True)
 class ServedEntry:
-    """A model: its card, its tokenizer, and the handle of its deployment."""
+    """A model under the name that clients give: its tokenizer, the handle of its deployment, and what is known of its
+    replicas: whether they are there, and whether they are full. `created` is in seconds since 1970.
+    """
 
-    card: ModelCard
+    name: str
+    created: int
     prompts: Prompts
     handle: Any
+    presence: Presence
+    crowding: Crowding
 
 
 class ServedModels:
     """`Models` of one gateway. Used in its event loop."""
 
-    def __init__(self, entries: Sequence[ServedEntry]) -> None:
-        self._entries = {entry.card.id: entry for entry in entries}
+    def __init__(self, entries: Sequence[ServedEntry], *, caller: str) -> None:
+        """`caller` is the name of this process's actor: what it asks for ends with it."""
+        self._caller = caller
+        self._entries = {entry.name: entry for entry in entries}
         self._streaming = {name: entry.handle.options(stream=True) for name, entry in self._entries.items()}
         self._is_ending = False
         self._under_way = 0
 
+    async def watch(self) -> None:
+        """Know of each model whether its replicas are there, until cancelled: before that it is Unavailable."""
+        await asyncio.gather(*(entry.presence.watch() for entry in self._entries.values()))
+
+    @property
+    def are_there(self) -> bool:
+        """Whether each model has been met, and was there when it was last asked."""
+        with suppress(Unavailable):
+            for entry in self._entries.values():
+                entry.presence.check()
+            return True
+        return False
+
     def cards(self) -> Sequence[ModelCard]:
-        return [entry.card for entry in self._entries.values()]
+        return [card for entry in self._entries.values() if (card := _card(entry))]
+
+    def check_known(self, name: str) -> None:
+        """As `Models.check_known`."""
+        if (entry := self._entries.get(name)) and entry.presence.facts is None:
+            entry.presence.check()
 
     def prompts(self, model: str) -> Prompts:
         return self._entries[model].prompts
@@ -56,11 +85,24 @@ class ServedModels:
     async def generate(self, model: str, request: CompletionRequest) -> AsyncGenerator[Said, None]:
         """As `Models.generate`."""
         self._check_goes_on()
-        response = self._streaming[model].generate.remote(request)
+        self._entries[model].presence.check()
+        try:
+            with self._entries[model].crowding.visit(request.n) as visit:
+                async with aclosing(self._heard(model, request)) as said:
+                    async for each in said:
+                        visit.heard(each)
+                        yield each
+        except Full as full:
+            sentence = f"the replicas of {model} are busy: ask again in {full.retry_after_s:.1f} s"
+            yield Refused(_TOO_MANY, BUSY, sentence, retry_after_s=full.retry_after_s)
+
+    async def _heard(self, model: str, request: CompletionRequest) -> AsyncGenerator[Said, None]:
+        """What a replica says; raises Unavailable."""
+        response = _by_itself(self._streaming[model].generate.remote, request, self._caller)
         is_over = False
         self._under_way += 1
         try:
-            async with aclosing(_said(response)) as said:
+            async with aclosing(_said(response, self._entries[model].presence)) as said:
                 async for each in said:
                     is_over = isinstance(each, Completion | Refused)
                     yield each
@@ -75,7 +117,7 @@ class ServedModels:
     async def ready(self) -> None:
         """As `Models.ready`: some replica of each model says so."""
         self._check_goes_on()
-        await asyncio.gather(*(_check_ready(name, entry.handle) for name, entry in self._entries.items()))
+        await asyncio.gather(*(_check_ready(entry) for entry in self._entries.values()))
 
     def end(self) -> int:
         """New requests are Unavailable from now on; how many are still under way, which go on."""
@@ -87,33 +129,54 @@ class ServedModels:
             raise Unavailable(ENDING, "the endpoint is ending: ask another one, or again later", retry_after_s=RELOAD_S)
 
 
-async def _said(response: Any) -> AsyncGenerator[Said, None]:
+def _by_itself(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Serve's call, in a context of its own.
+
+    Else all calls for one HTTP request have its number, by which a router that keeps no order (`actors.router`) looks
+    up who waits: of several it finds one, and the others are never sent (Ray 2.60).
+    """
+    return Context().run(call, *arguments)
+
+
+async def _said(response: Any, presence: Presence) -> AsyncGenerator[Said, None]:
     """One after another. Raises Unavailable."""
     try:
-        await asyncio.wait_for(anext(response), TAKEN_S)
+        async with asyncio.timeout(TAKEN_S):  # not wait_for: Python 3.11's loses a cancel that comes with the answer
+            await anext(response)
         async for said in response:
             for each in said:
                 yield each
     except TimeoutError:
+        presence.missed()
         sentence = f"no replica of the model took the request within {TAKEN_S:.0f} s"
         raise Unavailable(NOBODY, sentence, retry_after_s=RELOAD_S) from None
     except BackPressureError:
         sentence = "more requests wait for a replica than may: ask again"
-        yield Refused(_TOO_MANY, CROWDED, sentence, retry_after_s=CROWDED_S)
+        yield Refused(_TOO_MANY, BUSY, sentence, retry_after_s=CROWDED_S)
     except (RayError, RayServeException) as error:
         raise _unavailable(error) from None
 
 
-async def _check_ready(name: str, handle: Any) -> None:
+async def _check_ready(entry: ServedEntry) -> None:
     """Raises Unavailable."""
+    entry.presence.check()
     try:
-        refused: Refused | None = await asyncio.wait_for(handle.ready.remote(), READY_S)
+        async with asyncio.timeout(READY_S):
+            refused: Refused | None = await entry.handle.ready.remote()
     except TimeoutError:
-        raise Unavailable(NOBODY, f"no replica of {name} answers", retry_after_s=RELOAD_S) from None
+        raise Unavailable(NOBODY, f"no replica of {entry.name} answers", retry_after_s=RELOAD_S) from None
     except (RayError, RayServeException) as error:
         raise _unavailable(error) from None
     if refused is not None:
         raise Unavailable(refused.code, refused.message, retry_after_s=refused.retry_after_s or RELOAD_S)
+
+
+def _card(entry: ServedEntry) -> ModelCard | None:
+    """None where nobody has told yet how long its texts may be."""
+    if (facts := entry.presence.facts) is None:
+        return None
+    context_tokens = facts.context_tokens if facts.context_tokens > facts.most_tokens else None
+    return ModelCard(entry.name, entry.created, facts.most_tokens, context_tokens=context_tokens)
 
 
 def _unavailable(error: RayError | RayServeException) -> Unavailable:

@@ -93,6 +93,7 @@ def endpoint_from_yaml(path: str | Path, overrides: Mapping[str, Any], listening
     _check_deployments(file.application.get("deployments") or [], settings, f"{path}: applications[0].deployments")
     http = _mapping(file.document.get("http_options") or {}, f"{path}: http_options")
     _refuse_unknown(http, serve_keys.HTTP_OPTIONS, f"{path}: http_options.")
+    _check_keys(file.document.get("grpc_options"), serve_keys.GRPC_OPTIONS, f"{path}: grpc_options")
     _check_listening(http, f"{path}: http_options.")
     if file.application.get("import_path") != IMPORT_PATH:
         raise ConfigError(f"{path}: applications[0].import_path must be {IMPORT_PATH}, which builds this application")
@@ -151,8 +152,13 @@ def _check_deployments(deployments: object, settings: ServingSettings, where: st
         deployment = _mapping(each, f"{where}[{number}]")
         _check_name(deployment.get("name"), there, f"{where}[{number}].")
         _refuse_unknown(deployment, serve_keys.DEPLOYMENT, f"{where}[{number}].")
-        actor = _mapping(deployment.get("ray_actor_options") or {}, f"{where}[{number}].ray_actor_options")
-        _refuse_unknown(actor, serve_keys.ACTOR_OPTIONS, f"{where}[{number}].ray_actor_options.")
+        for key, known in serve_keys.BELOW_DEPLOYMENT.items():
+            _check_keys(deployment.get(key), known, f"{where}[{number}].{key}")
+
+
+def _check_keys(value: object, known: Iterable[str], where: str) -> None:
+    """Of a part of Serve's own that may be left out."""
+    _refuse_unknown(_mapping(value or {}, where), known, f"{where}.")
 
 
 def _check_name(name: object, there: list[str], where: str) -> None:

@@ -74,3 +74,38 @@ ACTOR_OPTIONS = (
     "label_selector",
     "fallback_strategy",
 )
+AUTOSCALING = (
+    "min_replicas",
+    "initial_replicas",
+    "max_replicas",
+    "target_ongoing_requests",
+    "metrics_interval_s",
+    "look_back_period_s",
+    "smoothing_factor",
+    "upscale_smoothing_factor",
+    "downscale_smoothing_factor",
+    "upscaling_factor",
+    "downscaling_factor",
+    "downscale_delay_s",
+    "downscale_to_zero_delay_s",
+    "upscale_delay_s",
+    "aggregation_function",
+    "policy",
+)
+REQUEST_ROUTER = (
+    "request_router_class",
+    "request_router_kwargs",
+    "request_routing_stats_period_s",
+    "request_routing_stats_timeout_s",
+    "initial_backoff_s",
+    "backoff_multiplier",
+    "max_backoff_s",
+)
+GRPC_OPTIONS = ("port", "grpc_servicer_functions", "request_timeout_s", "enable_reflection")
+
+# What Serve drops in silence below a deployment; what is not here it refuses by itself, or takes as it is.
+BELOW_DEPLOYMENT = {
+    "ray_actor_options": ACTOR_OPTIONS,
+    "autoscaling_config": AUTOSCALING,
+    "request_router_config": REQUEST_ROUTER,
+}

@@ -55,6 +55,7 @@ class ServingSettings(Settings):
     models: dict[ServedName, ModelPath] = Field(default_factory=dict)  # by the name that clients use; or `model` alone
     api_key: ApiKey | None = None  # None: whoever reaches the endpoint is answered
     max_body: Size = "8MiB"  # of one request
+    max_prompt_tokens: Count | None = None  # of one prompt; None: only the model's context limits it
     max_streams: Count = 512  # requests under way together, of one gateway
     max_choices: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 64  # of one request: its prompts, n texts each
 

@@ -24,12 +24,13 @@ from actors.openai.forms import Form
 from actors.openai.hearing import Hearing, heard
 from actors.openai.limits import Limits
 from actors.openai.observer import Observer
-from actors.openai.places import Places
-from actors.openai.problems import NOT_FOUND, Problem, our_bug
+from actors.openai.places import Full, Places
+from actors.openai.problems import NOT_FOUND, Problem, crowded, our_bug, unavailable
 from actors.openai.record import Record
 from actors.openai.reply import Reply, Send
-from actors.openai.seams import ModelCard, Models
+from actors.openai.seams import ModelCard, Models, Unavailable
 from actors.openai.tokenizing import Tokenizing, fitting_tokens
+from kvcluster.services.batch.fields import shown
 from kvcluster.services.completion import Completion, CompletionRequest
 
 
@@ -49,11 +50,13 @@ class Desk:
 
         Raises:
             Problem: none is.
+            Unavailable: as `Models.check_known`.
         """
         for card in self.models.cards():
             if card.id == name:
                 return card
-        sentence = "model is none of those that are served: GET /v1/models lists them"
+        self.models.check_known(name)
+        sentence = f"model {shown(name)} is not served here: GET /v1/models lists those that are"
         raise Problem(NOT_FOUND, "model_not_found", sentence, param="model")
 
 
@@ -76,6 +79,10 @@ class Answering:
                     await _while_connected(receive, self._answered(document, reply, record))
             except Gone:
                 return
+            except Full as full:
+                await _tell(reply, record, self._too_many_streams(full), after=body)
+            except Unavailable as lost:
+                await _tell(reply, record, unavailable(lost), after=body)
             except Problem as problem:
                 await _tell(reply, record, problem, after=body)
             except Exception:
@@ -99,14 +106,19 @@ class Answering:
                 record.counted(answer.usage())
         record.answered()
 
+    def _too_many_streams(self, full: Full) -> Problem:
+        most = self._desk.places.most
+        sentence = f"{most} requests are in hand, and no more are taken at one time: ask again later"
+        return crowded("too_many_streams", sentence, retry_after_s=full.retry_after_s)
+
     async def _requests(self, asked: Asked, card: ModelCard) -> list[CompletionRequest]:
         """One for each prompt."""
         prompts = self._desk.models.prompts(card.id)
-        most = self._desk.limits.most_prompt_tokens
+        context, most = card.max_model_len, self._desk.limits.most_prompt_tokens
         requests = []
         for prompt in asked.prompts:
-            ids = await self._desk.tokenizing.ids(prompts, prompt)
-            tokens = fitting_tokens(ids, asked.max_tokens, context=card.max_model_len, most_prompt_tokens=most)
+            ids = await self._desk.tokenizing.ids(prompts, prompt, most_tokens=min(context, most or context))
+            tokens = fitting_tokens(ids, asked.max_tokens, card=card, most_prompt_tokens=most)
             requests.append(replace(asked.request, prompt=ids, max_tokens=tokens))
         return requests
 

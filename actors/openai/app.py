@@ -30,6 +30,7 @@ from actors.openai.places import Places
 from actors.openai.problems import NOT_FOUND, Problem, our_bug, unavailable
 from actors.openai.seams import ModelCard, Models, Unavailable
 from actors.openai.tokenizing import Tokenizing
+from kvcluster.services.pacing import Pace
 
 _CODES = {NOT_FOUND: "route_not_found", 405: "method_not_allowed"}
 
@@ -43,7 +44,8 @@ def open_app(
 ) -> FastAPI:
     """The application that serves `models`. It has nothing to close."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    desk = Desk(models, limits, observer or Unobserved(), clock, Places(limits.most_streams, clock), Tokenizing())
+    places = Places(limits.most_streams, Pace(least_s=1.0, most_s=60.0, clock=clock))
+    desk = Desk(models, limits, observer or Unobserved(), clock, places, Tokenizing())
     for form in (COMPLETIONS, CHAT):
         app.router.routes.append(Route(form.path, Answering(desk, form), methods=["POST"]))
     for path, view in _views(desk).items():

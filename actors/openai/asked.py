@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from actors.openai.seams import Message
 from kvcluster.services.completion import CompletionRequest
 
+ABOUT_A_MESSAGE = 32  # characters
+
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
@@ -15,8 +17,15 @@ class Conversation:
     messages: tuple[Message, ...]
 
     @property
+    def text(self) -> str:
+        """What all messages say, without what a template puts around it."""
+        return "\n".join(message.content for message in self.messages)
+
+    @property
     def characters(self) -> int:
-        return sum(len(message.content) for message in self.messages)
+        """About as many as its prompt has: a template puts words of its own around each message."""
+        given = (part for message in self.messages for part in (message.content, message.name, message.tool_call_id))
+        return sum(len(part) for part in given if part) + len(self.messages) * ABOUT_A_MESSAGE
 
 
 Prompt = str | tuple[int, ...] | Conversation

@@ -12,11 +12,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Mutable
 from contextlib import suppress
 from typing import Any
 
-from actors.openai.problems import TOO_LARGE, Problem
+from actors.openai.problems import TOO_LARGE, TOO_SLOW, Problem
 from kvcluster.units import MIB, format_bytes
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
+READ_S = 30.0  # a client that sends slower than this holds a place that others wait for
 LET_GO_BYTES = 256 * MIB
 LET_GO_S = 10.0
 _LONGEST_LENGTH = 18  # digits
@@ -39,17 +40,16 @@ class Body:
         """All of it.
 
         Raises:
-            Problem: it is larger (413). The rest is not read yet.
+            Problem: it is larger (413), or takes longer than `READ_S` (408). The rest is not read yet.
             Gone: the client went away before it was whole.
         """
         if self._length.isdecimal() and (len(self._length) > _LONGEST_LENGTH or int(self._length) > most_bytes):
             raise _too_large(most_bytes)
-        body = bytearray()
-        async for chunk in self._chunks():
-            body += chunk
-            if len(body) > most_bytes:
-                raise _too_large(most_bytes)
-        return bytes(body)
+        try:
+            async with asyncio.timeout(READ_S):
+                return await self._whole(most_bytes)
+        except TimeoutError:
+            raise Problem(TOO_SLOW, "body_too_slow", f"the body must be here within {READ_S:.0f} s") from None
 
     async def let_go(self) -> None:
         """What was not read goes by; of a client that goes on for too long, the rest stays.
@@ -66,6 +66,14 @@ class Body:
                     left -= len(chunk)
                     if left < 0:
                         return
+
+    async def _whole(self, most_bytes: int) -> bytes:
+        body = bytearray()
+        async for chunk in self._chunks():
+            body += chunk
+            if len(body) > most_bytes:
+                raise _too_large(most_bytes)
+        return bytes(body)
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         while self._has_more:

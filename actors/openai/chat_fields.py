@@ -7,13 +7,13 @@ from typing import Any
 
 from actors.openai.asked import Asked, Conversation
 from actors.openai.checks import Check, flag, is_text, must_be, text, whole
-from actors.openai.fields import LONGEST_NAME, MOST_LIKELIEST, check_choices, given, max_tokens_of, of_request
+from actors.openai.fields import LONGEST_NAME, check_choices, given, max_tokens_of, of_request
 from actors.openai.limits import Limits
 from actors.openai.problems import wrong
 from actors.openai.seams import Message
 from actors.openai.streaming_fields import stream_of, stream_options
 from kvcluster.services.batch.fields import shown
-from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.completion import MOST_LOGPROBS, CompletionRequest
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """What a template knows them by: developer is OpenAI's newer word for system, and templates know the older."""
@@ -34,7 +34,7 @@ def chat_asked(document: Mapping[str, Any], limits: Limits) -> Asked:
     values = given(document, _OWN)
     if "messages" not in values:
         raise wrong("messages", "messages is missing", code="missing_field")
-    check_choices(values, prompts=1, most=limits.most_choices)
+    check_choices(values, limits, prompts=1)
     request = CompletionRequest((), logprobs=_logprobs(values), streams=True, **of_request(values))
     prompts = (Conversation(values["messages"]),)
     return Asked(values["model"], prompts, max_tokens_of(values), stream_of(values), request)
@@ -92,6 +92,6 @@ def _part(name: str, value: Any) -> str:
 _OWN: Mapping[str, Check] = {
     "messages": _messages,
     "logprobs": flag,
-    "top_logprobs": whole(0, MOST_LIKELIEST),
+    "top_logprobs": whole(0, MOST_LOGPROBS),
     "stream_options": stream_options,
 }

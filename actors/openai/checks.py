@@ -68,13 +68,14 @@ def text(longest: int) -> Check:
     return check
 
 
-def texts(most: int) -> Check:
-    """A text, or a list of up to so many; none of them empty."""
+def texts(most: int, longest: int) -> Check:
+    """A text, or a list of up to so many; none of them empty, or of more characters."""
 
     def check(name: str, value: Any) -> tuple[str, ...]:
         given = [value] if isinstance(value, str) else value
-        if not isinstance(given, list) or len(given) > most or not all(is_text(one) and one for one in given):
-            raise must_be(name, value, f"a text or a list of up to {most} texts, none empty")
+        are_texts = isinstance(given, list) and all(is_text(one) for one in given)
+        if not are_texts or len(given) > most or not all(0 < len(one) <= longest for one in given):
+            raise must_be(name, value, f"a text or a list of up to {most} texts, of 1 to {longest} characters each")
         return tuple(given)
 
     return check

@@ -7,11 +7,11 @@ from typing import Any
 
 from actors.openai.asked import Asked
 from actors.openai.checks import Check, is_text, must_be, whole
-from actors.openai.fields import MOST_LIKELIEST, MOST_TOKENS, check_choices, given, max_tokens_of, of_request
+from actors.openai.fields import MOST_TOKENS, check_choices, given, max_tokens_of, of_request
 from actors.openai.limits import Limits
 from actors.openai.problems import wrong
 from actors.openai.streaming_fields import stream_of, stream_options
-from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.completion import MOST_LOGPROBS, CompletionRequest
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
@@ -30,7 +30,7 @@ def completion_asked(document: Mapping[str, Any], limits: Limits) -> Asked:
         raise wrong("prompt", "prompt is missing", code="missing_field")
     if len(prompts) > limits.most_prompts:
         raise wrong("prompt", f"prompt holds {len(prompts)} prompts, and one request may have {limits.most_prompts}")
-    check_choices(values, prompts=len(prompts), most=limits.most_choices)
+    check_choices(values, limits, prompts=len(prompts))
     request = CompletionRequest((), logprobs=values.get("logprobs"), streams=True, **of_request(values))
     max_tokens = max_tokens_of(values) or DEFAULT_MAX_TOKENS
     return Asked(values["model"], prompts, max_tokens, stream_of(values), request)
@@ -57,6 +57,6 @@ def _are_ids(values: list[Any]) -> bool:
 
 _OWN: Mapping[str, Check] = {
     "prompt": _prompts,
-    "logprobs": whole(0, MOST_LIKELIEST),
+    "logprobs": whole(0, MOST_LOGPROBS),
     "stream_options": stream_options,
 }

@@ -34,7 +34,8 @@ class Doorkeeper:
             await Reply(send).problem(Problem(UNAUTHORIZED, "invalid_api_key", sentence))
 
     def _may_enter(self, scope: MutableMapping[str, Any]) -> bool:
-        if self._api_key is None or scope["path"] in _OPEN_PATHS:
+        path = scope["path"].removeprefix(scope.get("root_path", ""))  # Serve's route_prefix
+        if self._api_key is None or path in _OPEN_PATHS:
             return True
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         is_the_key = hmac.compare_digest(given.encode("latin-1"), self._api_key)  # as long, whatever they share

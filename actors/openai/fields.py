@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.openai.checks import Check, alike, flag, must_be, number, part, text, texts, whole
+from actors.openai.limits import Limits
 from actors.openai.problems import wrong
 from kvcluster.services.batch.fields import shown
 from kvcluster.services.completion import MOST_CHOICES
 
 MOST_TOKENS = 2**31 - 1
 MOST_STOPS = 4
-MOST_LIKELIEST = 20
+LONGEST_STOP = 1024  # each is looked for at every token, and held back as far as a text may begin it
 LONGEST_NAME = 256
 
 TAKEN: Mapping[str, Check] = {
@@ -34,7 +35,7 @@ TAKEN: Mapping[str, Check] = {
     "temperature": number(0, 2),
     "top_p": part,
     "seed": whole(-(2**63), 2**63 - 1),
-    "stop": texts(MOST_STOPS),
+    "stop": texts(MOST_STOPS, LONGEST_STOP),
     "stream": flag,
     "ignore_eos": flag,
     "cache_salt": text(LONGEST_NAME),
@@ -133,7 +134,7 @@ def max_tokens_of(values: Mapping[str, Any]) -> int | None:
     return tokens.pop() if tokens else None
 
 
-def check_choices(values: Mapping[str, Any], *, prompts: int, most: int) -> None:
+def check_choices(values: Mapping[str, Any], limits: Limits, *, prompts: int) -> None:
     """Nothing, where so many texts may be asked for.
 
     Raises:
@@ -142,6 +143,8 @@ def check_choices(values: Mapping[str, Any], *, prompts: int, most: int) -> None
     n = values.get("n", 1)
     if values.get("best_of", n) != n:
         raise must_be("best_of", values["best_of"], f"n, which is {n}: all texts that are drawn are answered")
-    if prompts * n > most:
+    if n > limits.most_n:
+        raise wrong("n", f"n is {n}, and a prompt may be continued at most {limits.most_n} times here")
+    if prompts * n > limits.most_choices:
         asked = f"n is {n}" if prompts == 1 else f"n is {n} for each of {prompts} prompts"
-        raise wrong("n", f"{asked}, and one request may ask for at most {most} texts")
+        raise wrong("n", f"{asked}, and one request may ask for at most {limits.most_choices} texts")

@@ -1,8 +1,8 @@
 """How much one request may ask for, and how much all of them together may hold here.
 
-What is kept here is bounded by these: bodies by `most_streams` times `most_body_bytes`, and of an answer one word and
-what the server's own write buffer takes. What is computed faster than its client reads waits below, where it is at most
-`max_tokens` of its request. Memory for KV is none of this: it is decided where it is, before anything is said.
+What is kept here is bounded by these: bodies by `most_streams` times `most_body_bytes`, and of an answer one word. What
+is computed faster than its client reads waits in the server before or in Ray behind, and is at most `max_tokens` of
+its request. Memory for KV is none of this: it is decided where it is, before anything is said.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from kvcluster.units import MIB
 class Limits:
     """`most_prompt_tokens` None: only the model's context limits a prompt. `api_key` None: everybody may ask.
 
-    `most_choices` are all texts of one request: its prompts times `n`. `most_streams` are requests for an answer in
-    hand at one time, streamed or not, from their first byte to the last of their answer.
+    `most_choices` are all texts of one request: its prompts times `n`; `most_n` those of one prompt. `most_streams` are
+    requests for an answer in hand at one time, streamed or not, from their first byte to the last of their answer.
     """
 
     most_body_bytes: int = 4 * MIB
     most_prompt_tokens: int | None = None
     most_prompts: int = 32
     most_choices: int = MOST_CHOICES
+    most_n: int = MOST_CHOICES
     most_streams: int = 1024
     api_key: str | None = field(default=None, repr=False)

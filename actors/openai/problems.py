@@ -1,7 +1,7 @@
 """Every error that a client is told, in OpenAI's form: a status, its headers, and a body that names field and remedy.
 
     400 a field, or a body that is no JSON object     401 the API key      404 a model, or a route   405 the method
-    413 the body's size                               429 not now          503 nobody computes it now
+    408 the body's time     413 its size              429 not now          503 nobody computes it now
 
 A 429 or 503 carries Retry-After (whole seconds, at least one) and the finer `retry-after-ms`, which OpenAI's clients
 prefer. 500 is ours alone: no bytes that a client sends lead there.
@@ -16,7 +16,7 @@ from typing import Any
 from actors.openai.seams import Unavailable
 from kvcluster.services.completion import Refused
 
-BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, TOO_LARGE = 400, 401, 404, 413
+BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, TOO_SLOW, TOO_LARGE = 400, 401, 404, 408, 413
 TOO_MANY, OUR_BUG, UNAVAILABLE = 429, 500, 503
 SOON_S = 1.0  # for whoever is sent away and not told for how long
 TOO_LONG = "context_length_exceeded"
@@ -52,7 +52,9 @@ class Problem(Exception):
         return {"error": error | ({"kvcluster": dict(self.memory)} if self.memory else {})}
 
     def headers(self) -> dict[str, str]:
-        headers = {"connection": "close"} if self.status == TOO_LARGE else {}  # what is still sent is not read
+        headers = (
+            {"connection": "close"} if self.status in (TOO_SLOW, TOO_LARGE) else {}
+        )  # what is still sent is not read
         if self.retry_after_s is None:
             return headers
         return headers | {
@@ -73,7 +75,8 @@ def refused(refusal: Refused) -> Problem:
     if status != BAD_REQUEST and retry_after_s is None:
         retry_after_s = SOON_S
     memory = _memory(refusal.code, retry_after_s, refusal.need_bytes, refusal.free_bytes)
-    return Problem(status, refusal.code, refusal.message, memory=memory)
+    is_a_field = status == BAD_REQUEST and refusal.need_bytes is None  # memory has nothing to do with it
+    return Problem(status, refusal.code, refusal.message, param=refusal.param, memory=None if is_a_field else memory)
 
 
 def unavailable(lost: Unavailable) -> Problem:

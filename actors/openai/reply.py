@@ -1,8 +1,9 @@
 """One HTTP answer as it is sent: one JSON document, or server-sent events that come as they are made.
 
-Each `await` here waits until the server has taken what was sent: of a client that reads slowly no more piles up than
-the server's own write buffer holds. All text is sent as ASCII, the rest of Unicode escaped: some clients' readers take
-U+2028 and U+0085 for ends of lines, and half a surrogate pair is no UTF-8.
+Each `await` here waits until the server has taken what was sent. Uvicorn takes no more than its write buffer holds;
+Ray Serve takes all at once (2.60), so that what a slow client has not read waits there: at most its whole answer. All
+text is sent as ASCII, the rest of Unicode escaped: some clients' readers take U+2028 and U+0085 for ends of lines, and
+half a surrogate pair is no UTF-8.
 """
 
 from __future__ import annotations

@@ -41,13 +41,15 @@ class ModelCard:
     """A model under the name that clients give. `created` is in seconds since 1970.
 
     `max_model_len` are the most tokens of prompt and answer together: the smaller of the model's context and what its
-    device can ever hold, because a chat that names no `max_tokens` asks for all of them.
+    device can ever hold, because a chat that names no `max_tokens` asks for all of them. `context_tokens`: the model's
+    context, where it is the larger; None where it is the limit.
     """
 
     id: str
     created: int
     max_model_len: int
     owned_by: str = "kvcluster"
+    context_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,17 @@ class Prompts(Protocol):
 class Models(Protocol):
     """The models that are served."""
 
-    def cards(self) -> Sequence[ModelCard]: ...
+    def cards(self) -> Sequence[ModelCard]:
+        """Of those of which anything is known yet."""
+        ...
+
+    def check_known(self, name: str) -> None:
+        """Nothing, where `name` is on a card, or is no model's.
+
+        Raises:
+            Unavailable: a model of that name is to be served, and nothing is known of it yet.
+        """
+        ...
 
     def prompts(self, model: str) -> Prompts:
         """Of a model on one of the cards."""

@@ -1,7 +1,7 @@
 """A client of an OpenAI endpoint over bare asyncio streams: one connection a request, and what became of it.
 
-Not a library: it knows completions, server-sent events and nothing else of HTTP/1.1 than their framing. Measured
-beside httpx2 on one core: 0.4 ms of CPU for a request of 64 streamed tokens, where httpx2 with its parser takes 6.
+Not a library: it knows completions, server-sent events and nothing else of HTTP/1.1 than their framing. A request of 64
+streamed tokens costs it 6 ms of CPU, and httpx2 with the same work 14 (measured in turn, beside other load).
 A stream counts as lost if it ended with neither `[DONE]` nor an error event.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.serving.client import Answer, Ending
 from benchmarks.serving.loads import Load
 
-BIN_S = 10.0
+BIN_S = 5.0
 
 
 def percentile(values: Iterable[float], share: float) -> float:

@@ -33,6 +33,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "serving"
 STREAMS, REQUESTS, PROMPT_TOKENS, TOKENS = 4, 32, 64, 32
 TIMEOUT_S = 300.0
 MOST_LIST = 20  # entries of a list that is kept; longer ones are single requests' figures
+LEFT_OUT = {"config", "input_config", "run_info", "requests", "text", "image", "video", "audio", "tool_call"}
 OFFLINE = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_OFFLINE": "1"}
 
 Run = Callable[[Endpoint, Path, Path], dict[str, Any]]  # tokenizer's folder, scratch folder
@@ -158,9 +159,9 @@ def _refusal(call: Callable[[], object]) -> dict[str, Any]:
 
 
 def _trimmed(value: Any) -> Any:
-    """Without long lists."""
+    """Without long lists, and without what says again how it was called or what its other figures say."""
     if isinstance(value, dict):
-        return {name: _trimmed(each) for name, each in value.items()}
+        return {name: _trimmed(each) for name, each in value.items() if name not in LEFT_OUT or isinstance(each, str)}
     if isinstance(value, list):
         return [_trimmed(each) for each in value] if len(value) <= MOST_LIST else f"{len(value)} entries left out"
     return value

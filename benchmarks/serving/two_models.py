@@ -45,12 +45,14 @@ class Burst:
 
 
 async def burst(model: str, arms: dict[str, Target], number: int, *, seconds: float) -> Burst:
-    """At each arm in turn, the first of which changes with the round."""
+    """At each arm in turn, the first of which changes with the round. Raises RuntimeError if one answers nothing."""
     loads: dict[str, Load] = {}
     names = ["shared", "halves"] if number % 4 < 2 else ["halves", "shared"]
     for name in names:
         bodies = Random(model, prompt_tokens=PROMPT_TOKENS, max_tokens=TOKENS, seed=time.perf_counter_ns())
         loads[name] = await closed_loop(arms[name], bodies, streams=STREAMS, seconds=seconds)
+        if not loads[name].whole:
+            raise RuntimeError(f"nothing came whole of {model}, {name}: {summary(loads[name])}")
         print(f"round {number + 1}, {model}, {name}: {loads[name].goodput:.0f} tokens/s", file=sys.stderr)
     return Burst(model, loads["shared"], loads["halves"])
 

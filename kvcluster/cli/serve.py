@@ -6,6 +6,7 @@ Exit codes: 0 the file is as it is to be (`--check`), 2 wrong use, 130 ended by 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from importlib import import_module
@@ -63,17 +64,26 @@ def serve(
     clients must give. With --ray-address or RAY_ADDRESS it joins that cluster, else it starts its own and stops it.
     """
     given = {name: value for name, value in context.params.items() if name not in _OWN and value is not None}
-    args = {**key_from_environment(), **given}
     with one_sentence():
-        listening = Listening(host, port)
-        endpoint = endpoint_from_yaml(config, args, listening) if config else endpoint_from(args, listening)
+        endpoint = _endpoint(config, given, Listening(host, port))
         endpoint_room = _endpoint_room()
         if check:
             endpoint_room.checked_by_serve(endpoint)
+            endpoint_room.check_models(endpoint)
             tell(f"{config or 'the options'}: nothing is wrong")
             return
         code = _serve(endpoint_room, endpoint, ray_address)
     raise typer.Exit(code)
+
+
+def _endpoint(config: Path | None, given: dict[str, Any], listening: Listening) -> Endpoint:
+    """What file and options say; with the environment's key, where they name none."""
+
+    def read(args: dict[str, Any]) -> Endpoint:
+        return endpoint_from_yaml(config, args, listening) if config else endpoint_from(args, listening)
+
+    endpoint = read(given)
+    return endpoint if endpoint.settings.api_key else read({**key_from_environment(), **given})
 
 
 def _endpoint_room() -> ModuleType:
@@ -91,9 +101,9 @@ def _serve(room: ModuleType, endpoint: Endpoint, ray_address: str | None) -> int
     try:
         with interrupts.stopped_once():
             tell(f"making {', '.join(endpoint.settings.served)} ready")
-            with room.open_endpoint(endpoint, address=ray_address) as url:
+            with room.open_endpoint(endpoint, address=ray_address) as opened:
                 interrupts.heed()  # Ray has set a handler of its own
-                _show(endpoint, url, out)
+                _show(endpoint, opened.url, opened.ray_address, out)
                 try:
                     while True:
                         signal.pause()
@@ -106,11 +116,13 @@ def _serve(room: ModuleType, endpoint: Endpoint, ray_address: str | None) -> int
     return interrupts.INTERRUPTED
 
 
-def _show(endpoint: Endpoint, url: str, out: TextIO) -> None:
-    """Where it is, and a request to try it with."""
+def _show(endpoint: Endpoint, url: str, ray_address: str, out: TextIO) -> None:
+    """Where it is, a request to try it with, and how to look into it."""
     name = next(iter(endpoint.settings.served))
     body = json.dumps({"model": name, "prompt": "The sun is", "max_tokens": 32, "stream": True})
     key = " -H 'Authorization: Bearer KEY'" if endpoint.settings.api_key else ""
     with reader_may_leave(out):
         typer.echo(f"{', '.join(endpoint.settings.served)} at {url}/v1 (Ctrl-C ends it)", file=out)
         typer.echo(f"curl -N {url}/v1/completions{key} -H 'Content-Type: application/json' -d '{body}'", file=out)
+        auth = os.environ.get("RAY_AUTH_MODE", "token")  # as Ray itself takes it where nothing is said
+        typer.echo(f"RAY_AUTH_MODE={auth} kvcluster top --ray-address {ray_address}", file=out)

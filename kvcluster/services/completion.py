@@ -121,7 +121,8 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An error that is this request's own. `status_code` is HTTP's; `message` is a sentence that names the field.
+    """An error that is this request's own. `status_code` is HTTP's; `message` is a sentence that names the field, and
+    `param` that field alone, where one is wrong by itself.
 
     `retry_after_s`: the same may be answered after so long. `need_bytes` of KV memory were asked for where only
     `free_bytes` were free, if it was that; by the first of those that wait, where too many do.
@@ -133,6 +134,7 @@ class Refused:
     retry_after_s: float | None = None
     need_bytes: int | None = None
     free_bytes: int | None = None
+    param: str | None = None
 
 
 Said = Begun | Delta | Completion | Refused  # about one request; a Completion or Refused is the last

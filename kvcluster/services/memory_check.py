@@ -1,7 +1,8 @@
 """Is a device's memory large enough for one request, and small enough for the operating system? Pure arithmetic.
 
-The smallest request has a token in every fragment, so it takes one granule a fragment. At the peak each granule is a
-handle of its own. What the operating system limits is then, where it is measured:
+The smallest request has a token in every fragment, so it takes one granule a fragment. With sliding windows it may hold
+a snapshot of each, and a device takes no request that might have more than there is (`opening.most_bytes_of`). At the
+peak each granule is a handle of its own. What the operating system limits is then, where it is measured:
 
     device    descriptors   one a granule, and those of the packet that is being handed over
     worker    descriptors   one a granule that it has received and not yet mapped, those of imports that it keeps from
@@ -19,9 +20,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 
 from kvcluster.attach.sockets import MAX_DESCRIPTORS
+from kvcluster.budget.quotas import Quotas
 from kvcluster.config import ConfigError, Settings
-from kvcluster.geometry.residency import Shape
+from kvcluster.geometry.residency import RangeMap, Shape
 from kvcluster.services.imports import most_kept
+from kvcluster.services.opening import most_bytes_of
 from kvcluster.units import format_bytes
 
 _DESCRIPTORS = "raise the hard limit of open files (ulimit -Hn)"
@@ -47,9 +50,12 @@ def check_memory(settings: Settings, shape: Shape, descriptors: int, mappings: i
         ConfigError: too small or too large; the sentence says which sizes would do.
     """
     fragments, smallest = _smallest(shape)
-    if _granules(settings) < smallest:
-        sentence = f"device_memory is {settings.device_memory}"
+    usable_bytes = usable_bytes_of(settings, settings.host_sizes.capacity_bytes)
+    if usable_bytes < _least_bytes(shape):
+        sentence = f"device_memory is {settings.device_memory}{_left_by_quotas(settings, usable_bytes)}"
         remedy = "give at least that much, or choose a smaller granule or the token-major layout"
+        if _windows_decide(shape):
+            remedy = "give at least that much, or choose another model"
         raise ConfigError(f"{sentence}, and {_need(settings, shape, str(settings.granule))}: {remedy}")
 
     def worker_mappings(granules: int) -> int:
@@ -69,10 +75,22 @@ def check_gpu(settings: Settings, shape: Shape, capacity_bytes: int) -> None:
     Raises:
         ConfigError: it does not; the sentence says what would do.
     """
-    if capacity_bytes < _smallest(shape)[1] * shape.granule_bytes:
-        sentence = f"{format_bytes(capacity_bytes)} of the GPU are left for K and V"
+    usable_bytes = usable_bytes_of(settings, capacity_bytes)
+    if usable_bytes < _least_bytes(shape):
+        left = _left_by_quotas(settings, usable_bytes)
+        sentence = f"{format_bytes(capacity_bytes)} of the GPU are left for K and V{left}"
         remedy = "raise gpu_memory_utilization or device_memory, or choose a smaller model or the token-major layout"
         raise ConfigError(f"{sentence}, and {_need(settings, shape, format_bytes(shape.granule_bytes))}: {remedy}")
+
+
+def usable_bytes_of(settings: Settings, capacity_bytes: int) -> int:
+    """What requests have of a device, or of host pages, of that capacity: they are of no tenant."""
+    quotas = Quotas(settings.tenant_quota_bytes)
+    return quotas.most_bytes("", capacity_bytes, gone_bytes=0, gone_of=lambda _: 0)
+
+
+def _left_by_quotas(settings: Settings, usable_bytes: int) -> str:
+    return f", of which tenant_quotas leave {format_bytes(usable_bytes)}" if settings.tenant_quotas else ""
 
 
 def _granules(settings: Settings) -> int:
@@ -83,6 +101,15 @@ def _granules(settings: Settings) -> int:
 def _smallest(shape: Shape) -> tuple[int, int]:
     """Fragments, and granules of a request of one token."""
     return shape.window_count((1,) * len(shape.groups)), shape.window_count(shape.windows(1))
+
+
+def _least_bytes(shape: Shape) -> int:
+    """Below it no request fits."""
+    return most_bytes_of(RangeMap(shape, 1))
+
+
+def _windows_decide(shape: Shape) -> bool:
+    return _least_bytes(shape) > shape.committed_bytes(1)
 
 
 def _device_descriptors(granules: int) -> int:
@@ -103,6 +130,12 @@ def _check(settings: Settings, limit: str, need: Need, room: int, remedy: str) -
 
 def _need(settings: Settings, shape: Shape, granule: str) -> str:
     fragments, smallest = _smallest(shape)
+    if _windows_decide(shape):
+        least_bytes = _least_bytes(shape)
+        return (
+            f"the model's sliding windows in the {settings.layout} layout need {format_bytes(least_bytes)} "
+            f"({least_bytes // shape.granule_bytes} granules of {granule})"
+        )
     return (
         f"one token in the {settings.layout} layout needs {format_bytes(smallest * shape.granule_bytes)} "
         f"({smallest} granules of {granule}; fragments: {fragments})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from kvcluster.geometry.residency import GroupShape, RangeMap, Shape
@@ -9,6 +10,7 @@ from kvcluster.ids import RequestId
 from kvcluster.index.identity import root_for
 from kvcluster.memory.handle_sizes import HandleSizes
 from kvcluster.memory.reservation import Terms
+from kvcluster.wire.socket import Welcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +42,17 @@ def most_bytes_of(range_map: RangeMap) -> int:
     shape = range_map.shape
     snapshots = shape.window_count(shape.with_snapshots(shape.windows(0)))
     return max(range_map.most_bytes, snapshots * shape.granule_bytes)
+
+
+def most_tokens_in(shape: Shape, capacity_bytes: int, *, at_most: int) -> int:
+    """The most tokens, up to `at_most`, of a request that so much takes, alone; 0: not even one fits."""
+
+    def most_bytes(tokens: int) -> int:
+        return most_bytes_of(RangeMap(shape, tokens))
+
+    return bisect_right(range(1, at_most + 1), capacity_bytes, key=most_bytes)
+
+
+def most_tokens_of_pages(welcome: Welcome, usable_bytes: int) -> int:
+    """The same of host pages, which keep all tokens alike."""
+    return usable_bytes // welcome.granule_bytes * welcome.block_tokens

@@ -97,14 +97,19 @@ def test_what_is_committed_stays_when_the_capacity_is_measured_lower(gpus: GpuWo
     ray.get(client.release.remote(), timeout=TIMEOUT_S)
 
 
-def test_a_device_is_found_again_by_the_same_sizes_and_refused_with_others(gpus: GpuWorld) -> None:
+def test_a_device_is_found_again_by_the_same_sizes_and_refused_with_others_while_it_is_in_use(
+    gpus: GpuWorld, world: World
+) -> None:
     settings = gpus.settings(device_memory="8MiB")
     device = gpus.device(UUIDS[0], settings)
     assert audit(device).capacity_bytes == 8 * MIB
     assert gpus.device(UUIDS[0], settings).address == device.address
+    client = world.client(device, env=gpus.env)
+    ray.get(client.session.remote(), timeout=TIMEOUT_S)
     for other in ({"device_memory": "4MiB"}, {"granule": "128KiB"}):
         with pytest.raises(ConfigError, match=r"is open on this cluster already, with 8\.0 MiB and a granule of 64"):
             gpus.device(UUIDS[0], settings.model_copy(update=other))
+    ray.get(client.close.remote(), timeout=TIMEOUT_S)
 
 
 def test_a_worker_that_ray_gives_another_gpu_than_those_that_are_named_is_refused_and_nothing_is_left(

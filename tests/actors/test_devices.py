@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,13 +40,43 @@ def test_eight_creators_at_once_get_one_device(world: World) -> None:
         assert len(set(creators.map(create, range(8)))) == 1
 
 
-def test_a_device_is_found_again_by_the_same_sizes_and_refused_with_others(world: World) -> None:
+def test_a_device_is_found_again_by_the_same_sizes_and_refused_with_others_while_it_has_a_session(
+    world: World,
+) -> None:
     settings = world.settings()
     device = world.device(settings)
+    port = open_session(device.name, world.node_id, settings)
     assert world.device(settings).address == device.address
     for other in ({"device_memory": "512KiB"}, {"granule": "8KiB"}):
         with pytest.raises(ConfigError, match=f"device {device.name} is open on this cluster already, with 256.0 KiB"):
             find_device(device.name, world.node_id, settings.model_copy(update=other))
+    assert port.in_touch()
+    port.close()
+
+
+def test_a_device_without_a_session_is_made_anew_for_whoever_asks_for_other_sizes(world: World) -> None:
+    settings = world.settings()
+    device = world.device(settings)
+    for other in ({"device_memory": "512KiB"}, {"tenant_quotas": {"acme": 4 * GRANULE}}):
+        before, changed = device, settings.model_copy(update=other)
+        device = world.device(changed)
+        assert has_ended(before.address.pid, TIMEOUT_S)
+        assert world.device(changed).address == device.address
+        assert audit(device).capacity_bytes == changed.host_sizes.capacity_bytes
+
+
+def test_a_worker_that_asks_for_other_sizes_waits_for_the_one_that_is_on_its_way_out(world: World) -> None:
+    settings = world.settings()
+    [name] = settings.device_names
+    changed = settings.model_copy(update={"device_memory": "512KiB"})
+    before = open_session(name, world.node_id, settings)
+    with ThreadPoolExecutor(1) as workers:
+        asking = workers.submit(open_session, name, world.node_id, changed)
+        assert not wait([asking], timeout=1.0).done
+        before.close()
+        port = asking.result(TIMEOUT_S)
+    assert port.welcome.capacity_bytes == 2 * CAPACITY
+    port.close()
 
 
 class Disconnected:
@@ -83,9 +113,9 @@ def test_a_device_is_refused_with_other_quotas_and_bounds_its_tenants_by_those_t
     settings = world.settings(tenant_quotas={"acme": 4 * GRANULE})
     device = world.device(settings)
     assert world.device(settings).address == device.address
+    port = open_session(device.name, world.node_id, settings)
     with pytest.raises(ConfigError, match=r"with the tenant_quotas \{'acme': 16384\}: name the same"):
         find_device(device.name, world.node_id, settings.model_copy(update={"tenant_quotas": {}}))
-    port = open_session(device.name, world.node_id, settings)
     bounded = port.memory(SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, 16 * 16, tenant="acme"))
     [outcome] = port.submit([Grow(bounded, 16 * 16)]).settle()
     assert isinstance(outcome.error, NeverFits)

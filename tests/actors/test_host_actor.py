@@ -55,8 +55,9 @@ def test_eight_creators_at_once_get_one_host_actor(world: World) -> None:
         assert len(set(creators.map(create, range(8)))) == 1
 
 
-def test_pages_are_found_again_by_the_same_size_and_shape_alone_and_refused_with_another_quota(world: World) -> None:
+def test_pages_in_use_are_found_by_the_same_size_and_shape_alone_and_refused_with_another_quota(world: World) -> None:
     first = host(world)
+    port = open_page_port(first)
     assert host(world).address == first.address
     with pytest.raises(
         ConfigError, match=r"host_memory is 64.0 KiB, and .* is open .* with 128.0 KiB: give host_memory 131072"
@@ -68,6 +69,14 @@ def test_pages_are_found_again_by_the_same_size_and_shape_alone_and_refused_with
     assert other.address.pid != first.address.pid
     longer = host_spec(GEOMETRY, world.node_id, world.settings(host_memory=32 * BLOCK_BYTES, block_size=32))
     assert longer.settings.name not in {first.address.name, other.address.name}
+    port.close()
+
+
+def test_pages_that_nobody_uses_are_made_anew_for_whoever_asks_for_another_size(world: World) -> None:
+    first = host(world)
+    second = host(world, host_memory=16 * BLOCK_BYTES)
+    assert has_ended(first.address.pid, TIMEOUT_S)
+    assert (second.address.name, second.address.capacity_bytes) == (first.address.name, 16 * BLOCK_BYTES)
 
 
 def test_less_memory_than_a_block_and_more_than_the_machine_has_are_a_sentence_each(world: World) -> None:

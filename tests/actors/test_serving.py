@@ -1,6 +1,6 @@
 """`kvcluster serve` on the session's cluster, asked over HTTP: two models on one device, and what dies under them.
 
-One run for all tests, as a process of its own; each test finds it whole again. At the end it is told to end (SIGINT)
+One run for all tests, as a process of its own; each test finds it whole again. At the end it is told to end (SIGTERM)
 while it answers: what is under way is finished, what is new is refused, and nothing of it is left.
 """
 
@@ -28,6 +28,7 @@ import yaml
 from ray import serve
 
 from actors.devices import living_device
+from actors.ending import force_cluster, stop_cluster
 from actors.endpoint import open_endpoint
 from kvcluster.config import ConfigError
 from kvcluster.config_file import Listening, endpoint_from
@@ -189,7 +190,7 @@ def ends_in_order(site: Site) -> None:
     """It is told to end while it streams."""
     site.become_whole()
     stream = site.stream(ONE)
-    os.kill(site.run.pid, signal.SIGINT)
+    os.kill(site.run.pid, signal.SIGTERM)
     refused = eventually(lambda: refusal(site.ask(TWO, PROMPTS[1], 1)), "new requests are refused")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
     assert int(refused.headers["retry-after"]) >= 1
@@ -225,10 +226,25 @@ def test_the_openai_client_finds_the_models_and_chats_with_them(site: Site) -> N
     assert chat.usage.completion_tokens <= 3
 
 
+def test_every_prompt_of_one_request_is_answered_in_its_place(site: Site) -> None:
+    alone = [site.ask(ONE, prompt, 3).json()["choices"][0]["text"] for prompt in PROMPTS[:2]]
+    body = asked(ONE, [], 3) | {"prompt": [list(prompt) for prompt in PROMPTS[:2] * 3]}
+    together = httpx2.post(f"{site.url}/v1/completions", json=body, timeout=TIMEOUT_S)
+    assert together.status_code == 200, together.text
+    assert [choice["text"] for choice in together.json()["choices"]] == alone * 3
+
+
 def test_a_cluster_on_which_serve_runs_is_not_touched_by_another_endpoint(site: Site, folder: Path) -> None:
     other = endpoint_from({"model": str(folder)}, Listening(port=free_port()))
     with pytest.raises(ConfigError, match="Ray Serve runs on this cluster already"), open_endpoint(other):
         pass
+    assert site.answers(ONE)
+
+
+def test_what_serve_would_start_again_is_not_stopped_and_the_endpoint_goes_on(site: Site) -> None:
+    for stop in (stop_cluster, force_cluster):
+        with pytest.raises(ConfigError, match="an endpoint runs on this cluster"):
+            stop()
     assert site.answers(ONE)
 
 
@@ -241,9 +257,11 @@ def test_two_models_have_their_sessions_with_one_device(site: Site) -> None:
 
 
 def test_the_memory_of_a_client_that_leaves_is_given_back_and_nothing_is_computed_for_it(site: Site) -> None:
-    body = asked(ONE, PROMPTS[2], LONG, stream=True)
+    body = asked(ONE, PROMPTS[2], LONG, stream=True, n=8)  # seconds, on a busy machine too
     with httpx2.stream("POST", f"{site.url}/v1/completions", json=body, timeout=TIMEOUT_S) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # a name of its own: without one it is closed at once, and the client has left
+        first = next(lines)
+        assert (response.status_code, '"error"' in first) == (200, False), first
         assert not site.is_idle
     eventually(lambda: site.is_idle, "its memory is back")
     [word] = [each["word"] for each in site.kv()["workers"] if each["word"]["model"] == ONE]

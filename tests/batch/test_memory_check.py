@@ -8,12 +8,20 @@ import pytest
 
 from kvcluster.config import ConfigError, Settings, settings_from
 from kvcluster.geometry.layout import Layout
-from kvcluster.geometry.model import KvGeometry
+from kvcluster.geometry.model import KvGeometry, LayerGroup
 from kvcluster.geometry.residency import Shape
 from kvcluster.services.imports import most_kept
 from kvcluster.services.memory_check import check_device, check_gpu, check_memory
+from kvcluster.services.opening import most_tokens_in
 from kvcluster.units import KIB, MIB, format_bytes
 
+WINDOWED = KvGeometry(
+    groups=(
+        LayerGroup(layers=(0, 1, 2), kv_heads=1, head_dim=16, window_tokens=512),
+        LayerGroup(layers=(3,), kv_heads=1, head_dim=16),
+    ),
+    element_bytes=4,
+)
 LLAMA = KvGeometry.uniform(layers=8, kv_heads=2, head_dim=64, element_bytes=4)
 PLENTY = 100_000
 
@@ -30,6 +38,28 @@ def test_one_granule_a_fragment_is_enough_and_one_granule_less_is_not(layout: st
     if fragments > 1:
         with pytest.raises(ConfigError, match=f"{fragments} granules of 64KiB; fragments: {fragments}"):
             check(layout=layout, device_memory=(fragments - 1) * 65_536)
+
+
+def test_a_model_with_sliding_windows_needs_room_for_all_of_them() -> None:
+    """512 tokens of 384 bytes are 3 granules, and a token of one request takes but 2."""
+    shape = Shape.of(WINDOWED, Layout.TOKEN_MAJOR, 64 * KIB)
+    enough, short = (settings_from({"model": "m", "device_memory": granules * 64 * KIB}) for granules in (3, 2))
+    check_memory(enough, shape, PLENTY, PLENTY)
+    check_gpu(enough, shape, 192 * KIB)
+    assert most_tokens_in(shape, 128 * KIB, at_most=100) == 0 < most_tokens_in(shape, 192 * KIB, at_most=100)
+    with pytest.raises(
+        ConfigError,
+        match=r"sliding windows in the token-major layout need 192\.0 KiB \(3 granules of 64KiB\): give at least",
+    ):
+        check_memory(short, shape, PLENTY, PLENTY)
+    with pytest.raises(ConfigError, match=r"128\.0 KiB of the GPU are left .* need 192\.0 KiB"):
+        check_gpu(enough, shape, 128 * KIB)
+
+
+def test_what_tenants_keep_is_no_room_for_requests() -> None:
+    check(device_memory="256KiB", tenant_quotas={"a": "192KiB"})
+    with pytest.raises(ConfigError, match="device_memory is 256KiB, of which tenant_quotas leave 0 B, and one token"):
+        check(device_memory="256KiB", tenant_quotas={"a": "256KiB"})
 
 
 def test_a_token_larger_than_a_granule_needs_all_its_granules() -> None:

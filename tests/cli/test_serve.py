@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -17,6 +18,7 @@ from typer.testing import CliRunner, Result
 from kvcluster.cli.main import app
 from kvcluster.config import ConfigError
 from kvcluster.config_file import Endpoint
+from kvcluster.engine.refusals import ModelNotFound
 
 FILE = """
 http_options: {port: 9}
@@ -24,6 +26,11 @@ applications:
   - import_path: actors.serve_app:build
     args: {models: {small: /a, large: /b}}
 """
+
+
+class Opened(NamedTuple):
+    url: str
+    ray_address: str
 
 
 class StandIn(ModuleType):
@@ -38,14 +45,18 @@ class StandIn(ModuleType):
         if endpoint.application.get("route_prefix") == "x":
             raise ConfigError("applications.0.route_prefix: it must begin with /")
 
+    def check_models(self, endpoint: Endpoint) -> None:
+        if "/nowhere" in endpoint.settings.served.values():
+            raise ModelNotFound(model="/nowhere", reason="no such folder")
+
     @contextmanager
-    def open_endpoint(self, endpoint: Endpoint, *, address: str | None = None) -> Iterator[str]:
+    def open_endpoint(self, endpoint: Endpoint, *, address: str | None = None) -> Iterator[Opened]:
         self.opened.append((endpoint, address))
         self.open += 1
         timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
         timer.start()
         try:
-            yield f"http://{endpoint.host}:{endpoint.port}"
+            yield Opened(f"http://{endpoint.host}:{endpoint.port}", "127.0.0.1:6380")
         finally:
             timer.join()
             self.open -= 1
@@ -66,10 +77,11 @@ def run(*options: str) -> Result:
 def test_it_says_where_it_is_and_how_to_ask_it_and_ends_at_a_signal(stand_in: StandIn) -> None:
     result = run("--model", "/models/tiny", "--port", "81", "--ray-address", "auto")
     assert result.exit_code == 130
-    where, curl = result.stdout.splitlines()
+    where, curl, top = result.stdout.splitlines()
     assert where == "tiny at http://127.0.0.1:81/v1 (Ctrl-C ends it)"
     assert curl.startswith("curl -N http://127.0.0.1:81/v1/completions -H")
     assert '{"model": "tiny", ' in curl
+    assert top.endswith("kvcluster top --ray-address 127.0.0.1:6380")
     assert result.stderr.splitlines() == [
         "making tiny ready",
         "ending: what is under way is finished first",
@@ -108,6 +120,8 @@ def test_a_check_opens_nothing_and_says_what_is_wrong(stand_in: StandIn, tmp_pat
     file.write_text(FILE.replace("args:", "route_prefix: x\n    args:"))
     bad = run("--config", str(file), "--check")
     assert (bad.exit_code, bad.stderr) == (2, "kvcluster: applications.0.route_prefix: it must begin with /\n")
+    gone = run("--model", "/nowhere", "--check")
+    assert (gone.exit_code, "no such folder" in gone.stderr) == (2, True)
     assert stand_in.opened == []
 
 

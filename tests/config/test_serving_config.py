@@ -49,6 +49,7 @@ def endpoint_file(tmp_path: Path, **changes: Any) -> Path:
         ({"models": {"a/b": "m", "a_b": "m"}}, "would be one deployment's"),
         ({"model": "m", "max_body": "much"}, "max_body is 'much', and must be a size"),
         ({"model": "m", "max_streams": 0}, "max_streams is 0, and must be"),
+        ({"model": "m", "max_prompt_tokens": 0}, "max_prompt_tokens is 0, and must be"),
         ({"model": "m", "max_choices": 129}, "max_choices is 129, and must be"),
         ({"model": "m", "drain_s": -1}, "drain_s is -1, and must be"),
         ({"model": "m", "max_strems": 3}, "max_strems is not a setting: did you mean max_streams?"),
@@ -131,6 +132,14 @@ def test_the_environment_s_key_is_taken(monkeypatch: pytest.MonkeyPatch) -> None
             {"application": {"deployments": [{"name": "m", "ray_actor_options": {"num_cpu": 2}}]}},
             "ray_actor_options.num_cpu is not a setting: did you mean num_cpus?",
         ),
+        (
+            {"application": {"deployments": [{"name": "m", "autoscaling_config": {"min_replica": 2}}]}},
+            "autoscaling_config.min_replica is not a setting: did you mean min_replicas?",
+        ),
+        (
+            {"document": {"grpc_options": {"prt": 1}}},
+            "grpc_options.prt is not a setting: did you mean port?",
+        ),
         ({"application": {"import_path": "a:b"}}, "import_path must be actors.serve_app:build"),
         ({"document": {"http_options": {"hots": "::"}}}, "http_options.hots is not a setting: did you mean host?"),
         ({"document": {"http_options": {"host": 3}}}, "http_options.host is '3', and must be"),
@@ -157,6 +166,7 @@ def test_the_file_that_ships_is_an_endpoint_of_defaults_on_this_machine_alone() 
 
 def test_a_batch_job_reads_the_file_of_an_endpoint(tmp_path: Path) -> None:
     own = {"max_streams": 4, "max_choices": 2, "api_key": "k", "max_body": "1MiB", "drain_s": 1.0}
+    own |= {"max_prompt_tokens": 5}
     assert own.keys() == OWN_NAMES - {"models"}
     assert settings_from_yaml(endpoint_file(tmp_path, args=own)) == settings_from({"model": "m"})
 

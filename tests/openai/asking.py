@@ -24,6 +24,7 @@ class Call:
     method: str = "POST"
     headers: Mapping[str, str] = field(default_factory=lambda: JSON)
     spec_version: str = "2.3"
+    root_path: str = ""
     status: int | None = None
     answer_headers: dict[str, str] = field(default_factory=dict)
     chunks: list[bytes] = field(default_factory=list)
@@ -47,7 +48,7 @@ class Call:
             "path": self.path,
             "raw_path": self.path.encode("ascii", "ignore"),
             "query_string": b"",
-            "root_path": "",
+            "root_path": self.root_path,
             "headers": [(name.encode(), value.encode("latin-1")) for name, value in self.headers.items()],
             "server": ("test", 80),
             "client": ("test", 1),

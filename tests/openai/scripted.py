@@ -43,9 +43,14 @@ class Scripted:
     open_count: int = 0
     heard: int = 0
     came: asyncio.Event = field(default_factory=asyncio.Event)
+    starting: frozenset[str] = frozenset()
 
     def cards(self) -> Sequence[ModelCard]:
         return (self.card,)
+
+    def check_known(self, name: str) -> None:
+        if name in self.starting:
+            raise Unavailable("model_starting", "it is being loaded", retry_after_s=5.0)
 
     def prompts(self, model: str) -> Prompts:
         return self.tokenizer

@@ -29,6 +29,9 @@ class Served:
     def cards(self) -> Sequence[ModelCard]:
         return (ModelCard("tiny", created=1_700_000_000, max_model_len=self.world.model.context_tokens),)
 
+    def check_known(self, name: str) -> None:
+        return
+
     def prompts(self, model: str) -> Prompts:
         return ModelPrompts(self.world.tokenizer)
 

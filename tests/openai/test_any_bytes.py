@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.openai import body as body_room
 from actors.openai.app import open_app
 from actors.openai.body import LET_GO_BYTES
 from actors.openai.fields import LET_BE, NEUTRAL, TAKEN
@@ -112,6 +114,19 @@ def test_a_body_without_end_is_left_and_one_that_waits_for_leave_to_come_is_not_
         call = Call(open_app(Scripted([]), LIMITS), ROUTES[0], [b"x" * MIB] * chunk_count, headers=headers)
         run(call)
         assert (call.status, len(call.unsent)) == (413, left)
+
+
+def test_a_client_that_sends_too_slowly_is_told_so_and_its_place_is_another_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_room, "READ_S", 0.01)
+    monkeypatch.setattr(body_room, "LET_GO_S", 0.01)
+    app = open_app(Scripted([spoken("hi")]), replace(LIMITS, most_streams=1))
+    call = Call(app, ROUTES[0], (b"{",))
+    call.unsent.clear()
+
+    run(call)
+    assert (call.status, call.error["code"], call.answer_headers["connection"]) == (408, "body_too_slow", "close")
+    monkeypatch.setattr(body_room, "READ_S", 30.0)
+    assert ask(app, ROUTES[0], {"model": "tiny", "prompt": "abc"}).status == 200
 
 
 @given(body=st.binary(max_size=200), route=st.sampled_from(ROUTES))

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import itertools
 import json
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +12,10 @@ import pytest
 from actors.openai.app import open_app
 from actors.openai.fields import LET_BE
 from actors.openai.limits import Limits
+from actors.openai.seams import Message
+from actors.openai.tokenizing import BEGINNING
 from tests.openai.asking import ask
-from tests.openai.scripted import CARD, Scripted, spoken
+from tests.openai.scripted import CARD, LetterPrompts, Scripted, spoken
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 ASKED = {"model": "tiny", "prompt": "abc"}
@@ -57,6 +62,7 @@ CHATTED = {"model": "tiny", "messages": [{"role": "user", "content": "abc"}]}
         ("cache_salt", 7),
         ("cache_salt", "a" * 257),
         ("echo", True),
+        ("stop", "a" * 1025),
         ("suffix", "end"),
         ("presence_penalty", 0.1),
         ("frequency_penalty", False),
@@ -158,9 +164,9 @@ def test_likeliest_tokens_are_refused_where_no_log_probabilities_are_asked_for()
 
 
 def test_no_more_texts_or_prompts_than_the_limits_are_asked_for() -> None:
-    app = open_app(Scripted([]), Limits(most_choices=3, most_prompts=2))
+    app = open_app(Scripted([]), Limits(most_choices=3, most_prompts=2, most_n=2))
 
-    for body, param in (({"n": 4}, "n"), ({"prompt": ["a", "b"], "n": 2}, "n"), ({"prompt": ["a"] * 3}, "prompt")):
+    for body, param in (({"n": 3}, "n"), ({"prompt": ["a", "b"], "n": 2}, "n"), ({"prompt": ["a"] * 3}, "prompt")):
         call = ask(app, COMPLETIONS, ASKED | body)
         assert (call.status, call.error["param"]) == (400, param)
 
@@ -180,12 +186,80 @@ def test_a_prompt_that_does_not_fit_is_told_the_figures(limits: Limits, body: di
     assert str(len(body["prompt"])) in call.error["message"]
 
 
+@pytest.mark.parametrize(
+    ("context_tokens", "limit"),
+    [
+        (None, "the model's context is 226 tokens"),
+        (8192, "the KV memory here takes at most 226 tokens of one text (the model's context is 8192)"),
+    ],
+)
+def test_what_limits_a_text_is_named_for_what_it_is(context_tokens: int | None, limit: str) -> None:
+    models = Scripted([], card=replace(CARD, max_model_len=226, context_tokens=context_tokens))
+    call = ask(open_app(models), COMPLETIONS, ASKED | {"prompt": [1] * 27, "max_tokens": 200})
+
+    assert call.error["message"] == f"prompt has 27 tokens and max_tokens is 200: 227 together, and {limit}"
+
+
 def test_long_prompts_are_encoded_like_short_ones_and_in_their_order() -> None:
     models = Scripted([spoken("hi")], card=replace(CARD, max_model_len=10_000))
     prompts = [letter * 3_000 for letter in "abcd"]
 
     assert ask(open_app(models), COMPLETIONS, ASKED | {"prompt": prompts}).status == 200
     assert [request.prompt for request in models.asked] == [(ord(letter),) * 3_000 for letter in "abcd"]
+
+
+class CountsLetters(LetterPrompts):
+    """A token for each run of one letter."""
+
+    def __init__(self) -> None:
+        self.letters = 0
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        self.letters += len(text)
+        return tuple(ord(letter) % 500 for letter, _ in itertools.groupby(text))
+
+
+@pytest.mark.parametrize("route", [COMPLETIONS, CHAT])
+def test_a_text_that_is_far_too_long_is_not_read_to_its_end(route: str) -> None:
+    prompts = CountsLetters()
+    text = "ab" * 1_000_000
+    asked = {"prompt": text} if route == COMPLETIONS else {"messages": [{"role": "user", "content": text}]}
+
+    call = ask(open_app(Scripted([], tokenizer=prompts)), route, {"model": "tiny"} | asked)
+    assert (call.status, call.error["code"]) == (400, "context_length_exceeded")
+    assert prompts.letters == BEGINNING * CARD.max_model_len
+
+
+def test_a_text_of_many_letters_and_few_tokens_is_taken() -> None:
+    models = Scripted([spoken("hi")], tokenizer=CountsLetters())
+
+    assert ask(open_app(models), COMPLETIONS, ASKED | {"prompt": "a" * 100_000 + "b"}).status == 200
+    assert models.asked[0].prompt == (ord("a"), ord("b"))
+
+
+class NotesThreads(LetterPrompts):
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        self.threads.append(threading.current_thread())
+        return super().chat(messages)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"content": "a" * 300}, {"content": "", "name": "a" * 256}, {"content": ""}],
+    ids=["long texts", "long names", "many messages"],
+)
+def test_a_chat_that_takes_long_to_encode_does_not_hold_the_event_loop(message: dict[str, str]) -> None:
+    prompts = NotesThreads()
+    models = Scripted([spoken("hi")], card=replace(CARD, max_model_len=100_000), tokenizer=prompts)
+
+    for count in (1, 100):
+        body = CHATTED | {"messages": [{"role": "user"} | message] * count}
+        assert ask(open_app(models), CHAT, body).status == 200
+    short, long = prompts.threads
+    assert short is threading.main_thread() is not long
 
 
 def test_a_value_of_any_size_is_shown_short() -> None:

@@ -4,43 +4,33 @@ from contextlib import ExitStack
 
 import pytest
 
-from actors.openai.places import LEAST_S, MOST_S, Places
-from actors.openai.problems import Problem
+from actors.openai.places import Full, Places
+from kvcluster.services.pacing import Pace
 from kvcluster.testing.clock import ManualClock
 
 
-def told_s(places: Places) -> float:
-    """What one is told that is turned away."""
-    with pytest.raises(Problem) as told, places.one():
-        pass
-    assert told.value.retry_after_s is not None
-    return told.value.retry_after_s
+def places_of(most: int) -> Places:
+    return Places(most, Pace(least_s=1.0, most_s=60.0, clock=ManualClock()))
 
 
-def test_the_more_are_turned_away_the_later_each_is_told_to_come_and_it_falls_with_every_place_that_is_free() -> None:
-    clock = ManualClock()
-    places = Places(2, clock)
-    for _ in range(100):  # a place is held for ten seconds
-        with places.one():
-            clock.advance(10)
-
-    with ExitStack() as first, ExitStack() as second:
-        first.enter_context(places.one())
-        second.enter_context(places.one())
-        told = [told_s(places) for _ in range(4)]
-        assert told == pytest.approx([5, 10, 15, 20], rel=0.01)
-        clock.advance(10)
-        first.close()
-        first.enter_context(places.one())
-        assert told_s(places) == pytest.approx(20, rel=0.01)
-        assert all(told_s(places) <= MOST_S for _ in range(100))
-
-
-def test_nobody_is_told_less_than_a_second() -> None:
-    places = Places(1_000, ManualClock())
-
+def test_one_more_than_there_are_is_turned_away_and_each_a_little_later() -> None:
+    places = places_of(3)
     with ExitStack() as taken:
-        for _ in range(1_000):
+        for _ in range(3):
             taken.enter_context(places.one())
-        assert told_s(places) == LEAST_S
+        told = []
+        for _ in range(4):
+            with pytest.raises(Full) as full, places.one():
+                pass
+            told.append(full.value.retry_after_s)
+        assert told == sorted(set(told))
+        assert places.taken == 3
+
+
+def test_a_place_is_free_again_however_its_holder_ends() -> None:
+    places = places_of(1)
+    with pytest.raises(RuntimeError), places.one():
+        raise RuntimeError
+    with places.one():
+        assert places.taken == 1
     assert places.taken == 0

@@ -43,6 +43,26 @@ def test_what_can_never_fit_is_the_requests_own_fault_and_has_no_time_to_come_ba
 
     assert (call.status, call.error["code"]) == (400, "context_length_exceeded")
     assert "retry-after" not in call.answer_headers
+    assert "kvcluster" not in call.error
+
+
+def test_what_never_fits_in_memory_says_how_much_it_needs_of_how_much() -> None:
+    refusal = Refused(400, "context_length_exceeded", "too much", need_bytes=8192, free_bytes=4096)
+    call = ask(open_app(Scripted([[refusal]])), COMPLETIONS, ASKED)
+
+    assert (call.status, call.error["kvcluster"]["need_bytes"], call.error["kvcluster"]["free_bytes"]) == (
+        400,
+        8192,
+        4096,
+    )
+    assert "retry-after" not in call.answer_headers
+
+
+def test_a_field_that_only_whoever_computes_knows_to_be_wrong_is_named_too() -> None:
+    refusal = Refused(400, "invalid_value", "min_tokens is 5, and must be 0 to 3", param="min_tokens")
+    call = ask(open_app(Scripted([[refusal]])), COMPLETIONS, ASKED)
+
+    assert (call.status, call.error["param"]) == (400, "min_tokens")
 
 
 @pytest.mark.parametrize("stream", [False, True])

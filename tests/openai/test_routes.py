@@ -8,6 +8,7 @@ from actors.openai.seams import Unavailable
 from tests.openai.asking import JSON, ask, look
 from tests.openai.scripted import CARD, Scripted, spoken
 
+MESSAGE = {"role": "user", "content": "a"}
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
@@ -28,6 +29,15 @@ def test_a_request_for_a_model_that_is_not_served_is_not_found() -> None:
     call = ask(open_app(Scripted([spoken("hi")])), COMPLETIONS, {"model": "none", "prompt": "a"})
 
     assert (call.status, call.error["code"], call.error["param"]) == (404, "model_not_found", "model")
+    assert call.error["message"] == 'model "none" is not served here: GET /v1/models lists those that are'
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+def test_a_request_for_a_model_that_is_starting_is_told_to_come_again(path: str) -> None:
+    app = open_app(Scripted([], starting=frozenset({"late"})))
+    body = {"model": "late", "prompt": "a"} if path == COMPLETIONS else {"model": "late", "messages": [MESSAGE]}
+    for call in (ask(app, path, body), look(app, "/v1/models/late")):
+        assert (call.status, call.error["code"], call.answer_headers["retry-after"]) == (503, "model_starting", "5")
 
 
 def test_health_says_whether_anybody_can_compute() -> None:
@@ -74,6 +84,14 @@ def test_nothing_but_health_is_open_without_the_api_key(given: str | None) -> No
     assert look(app, "/v1/models", headers=headers).status == 401
     assert look(app, "/v1/none", headers=headers).status == 401
     assert look(app, "/health", headers=headers).status == 200
+
+
+def test_where_the_application_has_a_prefix_health_is_open_too_and_nothing_else() -> None:
+    app = open_app(Scripted([spoken("hi")]), Limits(api_key="secret"))
+
+    assert look(app, "/llm/health", root_path="/llm").status == 200
+    assert look(app, "/llm/v1/models", root_path="/llm").status == 401
+    assert look(app, "/llm/health").status == 401
 
 
 def test_whoever_sends_the_api_key_is_answered_and_it_is_never_shown() -> None:

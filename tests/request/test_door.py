@@ -8,6 +8,8 @@ import pytest
 
 from kvcluster.services.completion import Completion, Refused, answers_among
 from kvcluster.services.request import RequestService
+from kvcluster.services.request.back_off import BackOff
+from kvcluster.services.request.refusals import Load, busy
 from kvcluster.services.request.settings import Fallback
 from tests.request.asking import asked, prompt, wide
 from tests.request.conftest import PROMPTS
@@ -40,10 +42,30 @@ def test_one_more_than_may_run_and_wait_is_told_when_to_come_back_before_anythin
         assert (each.status_code, each.code) == (429, "server_busy")
         assert each.retry_after_s is not None
         assert f"ask again in {each.retry_after_s:.1f} s" in each.message
-        assert f"max_num_waiting is {most_waiting}" in each.message
+        assert f"{2 + most_waiting} are waiting; at most {2 + most_waiting} may wait now" in each.message
+        assert f"(max_num_waiting is {most_waiting}, and max_num_seqs has room for 2)" in each.message
     answers = world.finish([service])[0]
     assert [type(answers[key]) for key in range(2 + most_waiting)] == [Completion] * (2 + most_waiting)
     assert service.statistics().refused_waiting == 2
+
+
+@pytest.mark.parametrize(
+    ("load", "sentence"),
+    [
+        (
+            Load(running=1, waiting=31, most_waiting=16, room=31),
+            "1 text is running and 31 are waiting; at most 31 may wait now (max_num_waiting is 16, and max_num_seqs "
+            "has room for 15), so there is no room for one more: ask again in 0.5 s",
+        ),
+        (
+            Load(running=2, waiting=1, most_waiting=1, room=1, first_refused=BackOff(need_bytes=8192, free_bytes=4096)),
+            "2 texts are running and 1 is waiting; at most 1 may wait now (max_num_waiting is 1), so there is no room "
+            "for one more: ask again in 0.5 s. The first that waits needs 8192 bytes of KV memory, and 4096 were free",
+        ),
+    ],
+)
+def test_a_busy_server_says_how_many_run_and_wait_and_why_no_more_may(load: Load, sentence: str) -> None:
+    assert busy(load, 1, 0.5).message == sentence
 
 
 def test_without_the_setting_all_wait(worlds: Worlds) -> None:
@@ -83,7 +105,7 @@ def test_seats_that_nobody_can_use_are_no_room_for_more(worlds: Worlds) -> None:
     assert refused.need_bytes is not None
     assert refused.free_bytes is not None
     assert refused.need_bytes > refused.free_bytes
-    assert f"the first of them needs {refused.need_bytes} bytes" in refused.message
+    assert f"The first that waits needs {refused.need_bytes} bytes" in refused.message
     assert set(world.finish([service])[0]) == {0, 1}
 
 
@@ -120,7 +142,7 @@ def test_more_texts_than_may_ever_be_here_are_refused_for_good(worlds: Worlds) -
     submit(service, 0, n=6)
     service.step()
     [refused] = refusals(service).values()
-    assert (refused.status_code, refused.retry_after_s) == (400, None)
+    assert (refused.status_code, refused.retry_after_s, refused.param) == (400, None, "n")
     assert "n is 6, and here it is at most 5" in refused.message
 
 

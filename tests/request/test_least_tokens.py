@@ -95,5 +95,7 @@ def test_beams_go_on_for_so_many_tokens(worlds: Worlds, model: Model, tokenizer:
 def test_more_than_max_tokens_are_refused_by_name(worlds: Worlds, least: int) -> None:
     world = worlds(granules=10)
     results = world.run(world.open(), {1: asked(PROMPTS[0], 12, min_tokens=least), 2: asked(PROMPTS[1], 3)})
-    assert results[1] == Refused(400, "invalid_value", f"min_tokens is {least}, and must be 0 to 12")
+    assert results[1] == Refused(
+        400, "invalid_value", f"min_tokens is {least}, and must be 0 to 12", param="min_tokens"
+    )
     assert isinstance(results[2], Completion)

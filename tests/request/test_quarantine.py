@@ -15,13 +15,13 @@ from kvcluster.ids import new_session
 from kvcluster.mapping.address_range import LeakedOnPurpose
 from kvcluster.services.asks import Shed
 from kvcluster.services.completion import Completion, CompletionRequest, Refused, answers_among
+from kvcluster.services.pacing import Pace
 from kvcluster.services.request import RequestService, RequestSettings
 from kvcluster.services.request.answers import Answers
 from kvcluster.services.request.generation import Generation
 from kvcluster.services.request.inbox import Inbox
 from kvcluster.services.request.intake import Intake
 from kvcluster.services.request.outbox import Outbox
-from kvcluster.services.request.pacing import Pace
 from kvcluster.services.request.place import shape_at
 from kvcluster.services.request.roster import Roster
 from kvcluster.services.request.shared import Shared

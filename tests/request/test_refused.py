@@ -55,6 +55,8 @@ def test_what_never_fits_the_device_is_refused_with_need_and_capacity_and_blocks
         400,
         "context_length_exceeded",
         f"prompt and max_tokens need {13 * 4096} bytes of KV memory, and the device has {10 * 4096} bytes",
+        need_bytes=13 * 4096,
+        free_bytes=10 * 4096,
     )
     assert isinstance(results[1], Completion)
     assert results[1] == results[3]

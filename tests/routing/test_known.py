@@ -205,6 +205,16 @@ def test_what_a_prompt_will_take_is_counted_off_until_the_device_tells_again(sit
     assert site.decide(_ids(3, 4), block_bytes=4 * MIB) == Decision("a", 0)
 
 
+def test_a_burst_of_short_prompts_with_long_answers_goes_to_all_devices(site: Site) -> None:
+    for name in DEVICES:
+        site.known.has_free(name, 30 * MIB)
+    decisions = [
+        site.known.decide(iter(()), among=site.known.set_of(DEVICES), prompt_blocks=1, answer_bytes=MIB)
+        for _ in range(2 * len(DEVICES))
+    ]
+    assert sorted(decision.device for decision in decisions if decision) == sorted(2 * DEVICES)
+
+
 def test_no_more_of_a_prompt_is_hashed_than_is_known_and_noted(site: Site) -> None:
     ids = _ids(1, 4 * MOST_NOTED)
     site.knows("c", ids, 10)

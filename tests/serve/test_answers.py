@@ -111,6 +111,20 @@ def test_the_end_of_a_loop_is_the_last_word_of_every_answer(ends_first: bool) ->
     assert asyncio.run(heard()) == [LOST]
 
 
+def test_whoever_asks_once_a_loop_has_ended_hears_it_before_the_event_loop_does() -> None:
+    async def heard() -> list[Said]:
+        answers = Answers()
+        with answers.awaited():
+            answers.end(LOST)
+            with answers.awaited() as late:
+                more = late.more()
+                with pytest.raises(StopIteration) as said:
+                    more.send(None)  # nothing else has run
+                return list(said.value.value)
+
+    assert asyncio.run(heard()) == [LOST]
+
+
 def test_a_loop_that_speaks_after_the_event_loop_is_closed_is_not_disturbed() -> None:
     answers = Answers()
 

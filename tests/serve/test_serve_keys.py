@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import BaseModel
 from ray.serve import schema
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
 from kvcluster import serve_keys
 
@@ -17,6 +18,9 @@ from kvcluster import serve_keys
         (serve_keys.APPLICATION, schema.ServeApplicationSchema),
         (serve_keys.DEPLOYMENT, schema.DeploymentSchema),
         (serve_keys.ACTOR_OPTIONS, schema.RayActorOptionsSchema),
+        (serve_keys.GRPC_OPTIONS, schema.gRPCOptionsSchema),
+        (serve_keys.AUTOSCALING, AutoscalingConfig),
+        (serve_keys.REQUEST_ROUTER, RequestRouterConfig),
     ],
 )
 def test_the_keys_are_those_of_serve_s_schema(keys: tuple[str, ...], kind: type[BaseModel]) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -11,10 +12,17 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from actors import served_models
-from actors.openai.seams import Message, ModelCard, Unavailable
+from actors.crowding import Crowding
+from actors.openai.seams import Message, Unavailable
+from actors.presence import Presence
+from actors.served_model import ModelFacts
 from actors.served_models import ServedEntry, ServedModels
 from kvcluster.services.completion import Begun, Completion, CompletionRequest, Delta, Refused, Said
+from kvcluster.services.pacing import Pace
+from kvcluster.testing.clock import ManualClock
 
+HTTP_REQUEST: ContextVar[str] = ContextVar("HTTP_REQUEST")  # as Serve has one
+CALLER = "SERVE_REPLICA::a#Gateway#1"
 REQUEST = CompletionRequest((1, 2), streams=True)
 SAID: list[Said] = [
     Begun(2, 0),
@@ -33,6 +41,7 @@ class Response:
         self.error = error
         self._hangs = hangs
         self.is_cancelled = False
+        self.at_the_first: Callable[[], object] = lambda: None  # what happens while the first step is on its way
 
     def __aiter__(self) -> Response:
         return self
@@ -40,6 +49,8 @@ class Response:
     async def __anext__(self) -> Sequence[Said]:
         await asyncio.sleep(0)
         if self._steps:
+            happens, self.at_the_first = self.at_the_first, lambda: None
+            asyncio.get_running_loop().call_soon(happens)
             return self._steps.pop(0)
         if self.error:
             raise self.error
@@ -64,6 +75,7 @@ class Handle:
     ) -> None:
         self.response = Response(steps, error, hangs)
         self._refusal = refusal
+        self.called_for: str | None = None
         self.generate = self
         self.ready = Asked(self._ready)
 
@@ -71,8 +83,9 @@ class Handle:
         assert stream
         return self
 
-    def remote(self, request: CompletionRequest) -> Response:
-        assert request == REQUEST
+    def remote(self, request: CompletionRequest, caller: str) -> Response:
+        assert (request, caller) == (REQUEST, CALLER)
+        self.called_for = HTTP_REQUEST.get(None)
         return self.response
 
     async def _ready(self) -> Refused | None:
@@ -95,7 +108,17 @@ class NoPrompts:
 
 
 def served(*handles: Handle) -> ServedModels:
-    return ServedModels([ServedEntry(ModelCard(f"m{i}", 0, 8), NoPrompts(), each) for i, each in enumerate(handles)])
+    return ServedModels([_entry(f"m{number}", handle) for number, handle in enumerate(handles)], caller=CALLER)
+
+
+def _entry(name: str, handle: Handle) -> ServedEntry:
+    return ServedEntry(name, 0, NoPrompts(), handle, Presence(name, handle, ModelFacts(8)), crowding())
+
+
+def crowding() -> Crowding:
+    """Of a model that nobody has found full."""
+    clock = ManualClock()
+    return Crowding(Pace(least_s=0.1, most_s=30.0, clock=clock), clock)
 
 
 async def heard(models: ServedModels) -> list[Said]:
@@ -127,7 +150,12 @@ def test_a_replica_that_is_lost_is_unavailable(error: Exception) -> None:
 def test_where_no_replica_takes_the_request_in_time_its_client_hears_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_models, "TAKEN_S", 0.01)
     handle = Handle([], hangs=True)
-    assert lost(handle).reason == "no_replica"
+    models = served(handle)
+    for sentence in ("took the request", "takes requests"):  # the second waits for nobody
+        with pytest.raises(Unavailable, match=sentence) as raised:
+            asyncio.run(heard(models))
+        assert (raised.value.reason, raised.value.retry_after_s > 0) == ("no_replica", True)
+        monkeypatch.setattr(served_models, "TAKEN_S", 600.0)
     assert handle.response.is_cancelled
 
 
@@ -150,6 +178,13 @@ def test_a_full_queue_of_serve_s_own_is_a_refusal_with_429() -> None:
     assert refused.retry_after_s
 
 
+def test_each_prompt_of_an_http_request_is_a_request_of_its_own_to_serve() -> None:
+    handle = Handle()
+    HTTP_REQUEST.set("the number of an HTTP request")
+    asyncio.run(heard(served(handle)))
+    assert handle.called_for is None
+
+
 def test_an_error_of_the_replica_s_own_is_not_taken_for_its_loss() -> None:
     bug = RayTaskError("generate", "a traceback", ValueError("a bug"))
     with pytest.raises(RayTaskError):
@@ -165,6 +200,19 @@ def test_whoever_stops_listening_cancels_the_request() -> None:
         await said.aclose()
 
     asyncio.run(leaves())
+    assert handle.response.is_cancelled
+
+
+def test_whoever_leaves_in_the_very_moment_in_which_a_replica_takes_the_request_cancels_it_too() -> None:
+    handle = Handle([()], hangs=True)
+
+    async def leaves() -> bool:
+        listening = asyncio.create_task(heard(served(handle)))
+        handle.response.at_the_first = listening.cancel
+        await asyncio.wait({listening}, timeout=5)
+        return listening.cancelled()
+
+    assert asyncio.run(leaves())
     assert handle.response.is_cancelled
 
 

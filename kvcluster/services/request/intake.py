@@ -94,7 +94,8 @@ class Intake:
         )
         most = min(self._settings.max_num_seqs, self._model.vocabulary * request.n // settings.looked_at)
         if request.n > most:
-            return Refused(BAD_REQUEST, INVALID, f"n is {request.n}, and a beam search here is at most {most} wide")
+            sentence = f"n is {request.n}, and a beam search here is at most {most} wide"
+            return Refused(BAD_REQUEST, INVALID, sentence, param="n")
         crew = Crew(settings, lambda: self._text(request))
         lead = Generation(order, self._text(request), crew)
         crew.members.append(lead)
@@ -131,10 +132,10 @@ class Intake:
         vocabulary, context = self._model.vocabulary, self._model.context_tokens
         unknown = next((token for token in prompt if not 0 <= token < vocabulary), None)
         if not prompt:
-            return Refused(BAD_REQUEST, INVALID, "prompt is empty: give at least one token")
+            return Refused(BAD_REQUEST, INVALID, "prompt is empty: give at least one token", param="prompt")
         if unknown is not None:
             sentence = f"prompt holds token {unknown}, and the model's tokens are 0 to {vocabulary - 1}"
-            return Refused(BAD_REQUEST, INVALID, sentence)
+            return Refused(BAD_REQUEST, INVALID, sentence, param="prompt")
         if len(prompt) + max_tokens > context:
             sentence = (
                 f"prompt has {len(prompt)} tokens and max_tokens is {max_tokens}: {len(prompt) + max_tokens} together, "
@@ -157,9 +158,10 @@ def _wrong_counts(request: CompletionRequest) -> Refused | None:
             continue
         if value < least or (most is not None and value > most):
             limit = f"at least {least}" if most is None else f"{least} to {most}"
-            return Refused(BAD_REQUEST, INVALID, f"{name} is {value}, and must be {limit}")
+            return Refused(BAD_REQUEST, INVALID, f"{name} is {value}, and must be {limit}", param=name)
     if request.use_beam_search and request.logprobs is not None:
-        return Refused(BAD_REQUEST, INVALID, "logprobs is for texts that are drawn: leave it out with use_beam_search")
+        sentence = "logprobs is for texts that are drawn: leave it out with use_beam_search"
+        return Refused(BAD_REQUEST, INVALID, sentence, param="logprobs")
     return None
 
 

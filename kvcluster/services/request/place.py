@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from kvcluster.geometry.residency import GroupShape, Shape
 from kvcluster.services.kv_port import KvPort
+from kvcluster.services.pacing import Pace
 from kvcluster.services.request.desk import MemoryDesk
 from kvcluster.services.request.moves import Moves
 from kvcluster.services.request.outbox import Outbox
-from kvcluster.services.request.pacing import Pace
 from kvcluster.services.request.settings import Fallback, RequestSettings
 from kvcluster.services.request.shared import Shared
 

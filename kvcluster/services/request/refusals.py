@@ -42,7 +42,7 @@ def never_fits(owner: str, error: NeverFits) -> Refused:
     """It alone is more than there is."""
     need, capacity = error.need, error.capacity
     sentence = f"prompt and max_tokens need {need} bytes of KV memory, and {owner} has {capacity} bytes"
-    return Refused(BAD_REQUEST, TOO_LONG, sentence)
+    return Refused(BAD_REQUEST, TOO_LONG, sentence, need_bytes=need, free_bytes=capacity)
 
 
 def too_many_beams(owner: str, need_bytes: int, refusal: OutOfBudget) -> Refused:
@@ -50,8 +50,9 @@ def too_many_beams(owner: str, need_bytes: int, refusal: OutOfBudget) -> Refused
     left_bytes = refusal.capacity - refusal.quarantined
     sentence = f"the beams need {need_bytes} bytes of KV memory together, and {owner} has {left_bytes} bytes"
     if need_bytes > refusal.capacity:
-        return Refused(BAD_REQUEST, TOO_LONG, sentence)
-    return Refused(UNAVAILABLE, DEVICE_FAILED, f"{sentence} that it could take back")
+        return Refused(BAD_REQUEST, TOO_LONG, sentence, need_bytes=need_bytes, free_bytes=left_bytes)
+    sentence = f"{sentence} that it could take back"
+    return Refused(UNAVAILABLE, DEVICE_FAILED, sentence, need_bytes=need_bytes, free_bytes=left_bytes)
 
 
 def come_back(owner: str, refusal: OutOfBudget, retry_after_s: float) -> Refused:
@@ -74,11 +75,14 @@ def busy(load: Load, texts: int, retry_after_s: float) -> Refused:
     """With so many more texts too many would wait; the bytes are those that the first in the queue waits for."""
     first = load.first_refused
     memory = (
-        f"; the first of them needs {first.need_bytes} bytes of KV memory and has {first.free_bytes}" if first else ""
+        f". The first that waits needs {first.need_bytes} bytes of KV memory, and {first.free_bytes} were free"
+        if first
+        else ""
     )
     sentence = (
-        f"{load.running} texts are computed and {load.waiting} wait, and {load.room} may wait now (max_num_waiting is "
-        f"{load.most_waiting}): {_counted(texts)} more may ask again in {retry_after_s:.1f} s{memory}"
+        f"{load.running} {'text is' if load.running == 1 else 'texts are'} running and {load.waiting} "
+        f"{'is' if load.waiting == 1 else 'are'} waiting; at most {load.room} may wait now ({_why_so_many(load)}), so "
+        f"there is no room for {_counted(texts)} more: ask again in {retry_after_s:.1f} s{memory}"
     )
     need_bytes, free_bytes = (first.need_bytes, first.free_bytes) if first else (None, None)
     return Refused(TOO_MANY, BUSY, sentence, retry_after_s, need_bytes, free_bytes)
@@ -103,7 +107,7 @@ def gave_none(owner: str, tries: int, error: KvClusterError) -> Refused:
 def no_pages_for_beams() -> Refused:
     """Only host pages fork."""
     sentence = "use_beam_search needs host pages, and there are none: give host_memory 512MiB, say"
-    return Refused(BAD_REQUEST, INVALID, sentence)
+    return Refused(BAD_REQUEST, INVALID, sentence, param="use_beam_search")
 
 
 def never_at_once(texts: int, *, seats: int, most_waiting: int) -> Refused:
@@ -112,7 +116,14 @@ def never_at_once(texts: int, *, seats: int, most_waiting: int) -> Refused:
         f"n is {texts}, and here it is at most {seats + most_waiting}: {seats} texts are computed at once and "
         f"{most_waiting} may wait (max_num_seqs and max_num_waiting)"
     )
-    return Refused(BAD_REQUEST, INVALID, sentence)
+    return Refused(BAD_REQUEST, INVALID, sentence, param="n")
+
+
+def _why_so_many(load: Load) -> str:
+    setting, free_seats = f"max_num_waiting is {load.most_waiting}", load.room - load.most_waiting
+    if not free_seats:
+        return setting
+    return f"{setting}, and max_num_seqs has room for {free_seats}"
 
 
 def _counted(texts: int) -> str:

@@ -15,9 +15,9 @@ from kvcluster.geometry.residency import Shape
 from kvcluster.index.token_chain import packed
 from kvcluster.services.asks import End
 from kvcluster.services.kv_port import KvMemory
+from kvcluster.services.pacing import Pace
 from kvcluster.services.request.generation import Generation, Phase
 from kvcluster.services.request.outbox import Outbox
-from kvcluster.services.request.pacing import Pace
 from kvcluster.services.request.publications import Publications
 from kvcluster.services.request.roster import Roster
 from kvcluster.services.request.settings import RequestSettings

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvcluster.services.request.pacing import DEFAULT_S, Pace
+from kvcluster.services.pacing import DEFAULT_S, Pace
 from kvcluster.testing.clock import ManualClock
 
 
