@@ -19,7 +19,7 @@ from typing import Any
 import ray
 from pydantic import ValidationError
 from ray import serve
-from ray.exceptions import RayError
+from ray.exceptions import RayActorError, RayError
 from ray.serve._private.api import serve_start  # as `serve run` does: what is public takes no config
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.exceptions import RayServeException
@@ -191,16 +191,26 @@ def _check_no_serve() -> None:
 
 def _deployed(config: ServeDeploySchema, opened: ExitStack, settings: ServingSettings) -> _Serving:
     """Serve is started, and hears of the application; leaving `opened` ends both."""
-    client = serve_start(
-        http_options=config.http_options.model_dump(),
-        proxy_location=config.proxy_location,
-        global_logging_config=config.logging_config or {"log_level": "WARNING"},
-    )
+    client = _started(config)
     [application] = config.applications
     serving = _Serving(client, application.name, tuple(settings.deployments))
     opened.callback(_end, serving, settings.drain_s)
     client.deploy_apps(config)
     return serving
+
+
+def _started(config: ServeDeploySchema) -> Any:
+    """Serve. On a busy machine it takes its own proxy, which is still starting, for a broken one (from 15 s on) and
+    makes another; whoever waits for the first hears that it died. Whether one answers is asked when models are ready.
+    """
+    options = {
+        "http_options": config.http_options.model_dump(),
+        "proxy_location": config.proxy_location,
+        "global_logging_config": config.logging_config or {"log_level": "WARNING"},
+    }
+    with suppress(RayActorError, TimeoutError):
+        return serve_start(**options)
+    return serve_start(**options)  # finds what runs by now
 
 
 def _wait_until_known(gateway: Any) -> None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ray import serve
-from ray.serve.schema import ApplicationStatus
+from ray.exceptions import RayError
+from ray.serve.schema import ApplicationStatus, ProxyStatus
 
 from kvcluster.config import ConfigError
 
 POLL_S = 0.2
+PROXIES_S = 120.0  # after the models are ready; Serve gives each that it makes 5 s more than the one before
 _OWN_ERROR = re.compile(r"^(?:kvcluster|actors)\.[\w.]+: (.+)", re.MULTILINE)
 _FOR_GOOD = re.compile(
     r"^kvcluster\.[\w.]+\.(?:ConfigError|ModelNotFound|UnsupportedModel|DeviceMissing): .", re.MULTILINE
@@ -34,7 +37,26 @@ def wait_until_running(client: Any, name: str) -> None:
         if state in _FAILED:
             raise ConfigError(reason_of_failure(_said(name)))
         time.sleep(POLL_S)
-    client.wait_for_proxies_serving(wait_for_applications_running=True)
+    _wait_for_proxies(client)
+
+
+def _wait_for_proxies(client: Any) -> None:
+    """Return when all of Serve's HTTP proxies answer. One that Serve has given up is waited for as its successor.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    deadline = time.monotonic() + PROXIES_S
+    while time.monotonic() < deadline:
+        with suppress(RayError, TimeoutError):
+            client.wait_for_proxies_serving(wait_for_applications_running=True)
+            if all(state is ProxyStatus.HEALTHY for state in serve.status().proxies.values()):
+                return
+        time.sleep(POLL_S)
+    raise ConfigError(
+        f"Ray Serve's HTTP proxy does not answer, {PROXIES_S:.0f} s after the models were ready: see its log "
+        f"(serve/proxy_*.log in the folder of Ray's logs), or start again when the machine is less busy"
+    )
 
 
 def _state(name: str) -> ApplicationStatus:
@@ -49,7 +71,9 @@ def _state(name: str) -> ApplicationStatus:
 
 def _said(name: str) -> list[str]:
     """What Serve says of the application, and of each of its deployments; pages, where a replica failed."""
-    application = serve.status().applications[name]
+    application = serve.status().applications.get(name)
+    if application is None:
+        return ["it was taken off the cluster meanwhile"]
     return [application.message, *(each.message for each in application.deployments.values())]
 
 

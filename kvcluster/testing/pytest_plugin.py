@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from kvcluster.testing.deployment import Deployment
 
 MARKER = "kv_cluster(devices=1, nodes=1, model=FOLDER_OR_NAME, **settings): what the fixture kv_cluster is made of"
-_RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}  # read when Ray is imported
+# Read when Ray is imported, and when it starts: with its own niceness of 15 a worker starves beside tests that compute.
+_RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 _numbers = itertools.count(100)
 
 
