@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from actors.openai.places import Full
-from kvcluster.services.completion import Begun, Refused, Said
+from kvcluster.services.completion import BUSY, Begun, Refused, Said
 from kvcluster.services.pacing import Pace
 
 PROBE_S = 0.5
-BUSY = "server_busy"  # the code of a replica's own refusal for want of room
 
 
 class Crowding:

@@ -27,10 +27,11 @@ from actors.served_model import ServedModel
 from actors.served_models import ServedEntry, ServedModels
 from kvcluster.config import Backend, ConfigError, settings_of
 from kvcluster.engine.pretrained import model_folder
+from kvcluster.services.completion import TOO_MANY
 from kvcluster.services.pacing import Pace
 from kvcluster.serving_config import GATEWAY, ServingSettings, key_from_environment
 
-_GUARD = BackpressureConfig(status_code=429, retry_after_s=1)
+_GUARD = BackpressureConfig(status_code=TOO_MANY, retry_after_s=1)
 _SPARE = 256  # requests beyond those that a replica serves or keeps waiting: to be refused with figures, by itself
 _ROUTER = RequestRouterConfig(request_router_class="actors.router:PrefixRouter", request_routing_stats_period_s=1.0)
 _ALIKE: dict[str, Any] = {

@@ -32,10 +32,9 @@ from actors.supervisor import announce, tell_own_death, tell_own_leave
 from kvcluster.config import Backend, Settings
 from kvcluster.engine.pretrained import model_folder
 from kvcluster.failpoints import Passer, arm_with, process_is
-from kvcluster.services.completion import CompletionRequest, Refused, Said
+from kvcluster.services.completion import UNAVAILABLE, CompletionRequest, Refused, Said
 from kvcluster.serving_config import ServingSettings
 
-UNAVAILABLE = 503
 RESTART_S = 2.0  # of a device, until it answers again; measured: 0.8 to 1.5 s
 RELOAD_S = 5.0  # of a replica, with a small model
 DEVICE_AWAY, REPLICA_LOST = "device_restarting", "replica_lost"

@@ -18,19 +18,18 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
 from actors.causes import cause_of
-from actors.crowding import BUSY, Crowding
+from actors.crowding import Crowding
 from actors.kv_state import kv_state
 from actors.openai.places import Full
 from actors.openai.seams import ModelCard, Prompts, Unavailable
 from actors.presence import NOBODY, Presence
 from actors.served_model import RELOAD_S, REPLICA_LOST
-from kvcluster.services.completion import Completion, CompletionRequest, Refused, Said
+from kvcluster.services.completion import BUSY, TOO_MANY, Completion, CompletionRequest, Refused, Said
 
 TAKEN_S = 10.0  # until a replica has taken a request
 READY_S = 3.0  # for an answer to "are you ready"
 CROWDED_S = 1.0  # when Serve's own queue is full
 ENDING = "shutting_down"
-_TOO_MANY = 429
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class ServedModels:
                         yield each
         except Full as full:
             sentence = f"the replicas of {model} are busy: ask again in {full.retry_after_s:.1f} s"
-            yield Refused(_TOO_MANY, BUSY, sentence, retry_after_s=full.retry_after_s)
+            yield Refused(TOO_MANY, BUSY, sentence, retry_after_s=full.retry_after_s)
 
     async def _heard(self, model: str, request: CompletionRequest) -> AsyncGenerator[Said, None]:
         """What a replica says; raises Unavailable."""
@@ -152,7 +151,7 @@ async def _said(response: Any, presence: Presence) -> AsyncGenerator[Said, None]
         raise Unavailable(NOBODY, sentence, retry_after_s=RELOAD_S) from None
     except BackPressureError:
         sentence = "more requests wait for a replica than may: ask again"
-        yield Refused(_TOO_MANY, BUSY, sentence, retry_after_s=CROWDED_S)
+        yield Refused(TOO_MANY, BUSY, sentence, retry_after_s=CROWDED_S)
     except (RayError, RayServeException) as error:
         raise _unavailable(error) from None
 

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from actors.openai.problems import BAD_REQUEST, Problem
+from actors.openai.problems import Problem
+from kvcluster.services.completion import BAD_REQUEST
 
 _IDENTITY = ("", "identity")
 

@@ -14,12 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.openai.seams import Unavailable
-from kvcluster.services.completion import Refused
+from kvcluster.services.completion import BAD_REQUEST, TOO_MANY, UNAVAILABLE, Refused
 
-BAD_REQUEST, UNAUTHORIZED, NOT_FOUND, TOO_SLOW, TOO_LARGE = 400, 401, 404, 408, 413
-TOO_MANY, OUR_BUG, UNAVAILABLE = 429, 500, 503
+UNAUTHORIZED, NOT_FOUND, TOO_SLOW, TOO_LARGE, OUR_BUG = 401, 404, 408, 413, 500
 SOON_S = 1.0  # for whoever is sent away and not told for how long
-TOO_LONG = "context_length_exceeded"
 
 _TYPES = {TOO_MANY: "rate_limit_error", OUR_BUG: "server_error", UNAVAILABLE: "service_unavailable_error"}
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 
 from actors.openai.asked import Conversation, Prompt
-from actors.openai.problems import BAD_REQUEST, TOO_LONG, Problem, wrong
+from actors.openai.problems import Problem, wrong
 from actors.openai.seams import ModelCard, Prompts, WrongMessages
+from kvcluster.services.completion import BAD_REQUEST, TOO_LONG
 
 MOST_THREADS = 2
 SHORT_CHARACTERS = 2_000

@@ -10,6 +10,9 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+BAD_REQUEST, TOO_MANY, UNAVAILABLE = 400, 429, 503  # why somebody is `Refused`, as HTTP counts
+TOO_LONG, INVALID, BUSY = "context_length_exceeded", "invalid_value", "server_busy"  # its code
+
 MOST_CHOICES = 128  # of one request
 MOST_LOGPROBS = 20  # of one token
 

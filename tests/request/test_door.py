@@ -8,7 +8,6 @@ import pytest
 
 from kvcluster.services.completion import Completion, Refused, answers_among
 from kvcluster.services.request import RequestService
-from kvcluster.services.request.back_off import BackOff
 from kvcluster.services.request.refusals import Load, busy
 from kvcluster.services.request.settings import Fallback
 from tests.request.asking import asked, prompt, wide
@@ -58,14 +57,15 @@ def test_one_more_than_may_run_and_wait_is_told_when_to_come_back_before_anythin
             "has room for 15), so there is no room for one more: ask again in 0.5 s",
         ),
         (
-            Load(running=2, waiting=1, most_waiting=1, room=1, first_refused=BackOff(need_bytes=8192, free_bytes=4096)),
+            Load(running=2, waiting=1, most_waiting=1, room=1, free_bytes=4096),
             "2 texts are running and 1 is waiting; at most 1 may wait now (max_num_waiting is 1), so there is no room "
-            "for one more: ask again in 0.5 s. The first that waits needs 8192 bytes of KV memory, and 4096 were free",
+            "for one more: ask again in 0.5 s. Its prompt takes 8192 bytes of KV memory, and 4096 were free "
+            "of late",
         ),
     ],
 )
 def test_a_busy_server_says_how_many_run_and_wait_and_why_no_more_may(load: Load, sentence: str) -> None:
-    assert busy(load, 1, 0.5).message == sentence
+    assert busy(load, 1, 8192, 0.5).message == sentence
 
 
 def test_without_the_setting_all_wait(worlds: Worlds) -> None:
@@ -105,7 +105,7 @@ def test_seats_that_nobody_can_use_are_no_room_for_more(worlds: Worlds) -> None:
     assert refused.need_bytes is not None
     assert refused.free_bytes is not None
     assert refused.need_bytes > refused.free_bytes
-    assert f"The first that waits needs {refused.need_bytes} bytes" in refused.message
+    assert f"Its prompt takes {refused.need_bytes} bytes" in refused.message
     assert set(world.finish([service])[0]) == {0, 1}
 
 

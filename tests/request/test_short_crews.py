@@ -10,10 +10,9 @@ from kvcluster.engine.tokenizer import Tokenizer
 from kvcluster.errors import OutOfBudget
 from kvcluster.geometry.layout import Layout
 from kvcluster.services.asks import Grow
-from kvcluster.services.completion import Completion, CompletionRequest, Refused, answers_among
+from kvcluster.services.completion import TOO_LONG, Completion, CompletionRequest, Refused, answers_among
 from kvcluster.services.pages.port import PagePort
 from kvcluster.services.pages.sequence import SequencePages
-from kvcluster.services.request.intake import TOO_LONG
 from kvcluster.services.request.settings import Fallback
 from kvcluster.services.sequence import SequenceSpec
 from tests.request.asking import answer, asked, prompt, texts, wide

@@ -7,13 +7,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from actors.crowding import BUSY, PROBE_S, Crowding
+from actors.crowding import PROBE_S, Crowding
 from actors.openai.places import Full
-from kvcluster.services.completion import Begun, Refused
+from kvcluster.services.completion import BUSY, TOO_MANY, Begun, Refused
 from kvcluster.services.pacing import Pace
 from kvcluster.testing.clock import ManualClock
 
-REFUSAL = Refused(429, BUSY, "busy", 1.0)
+REFUSAL = Refused(TOO_MANY, BUSY, "busy", 1.0)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 from kvcluster.errors import KvClusterError
 from kvcluster.services.batch.fields import WrongField, asked_of, custom_id_of, request_of, shown
-from kvcluster.services.completion import CompletionRequest, Refused
+from kvcluster.services.completion import BAD_REQUEST, CompletionRequest, Refused
 from kvcluster.units import MIB, format_bytes
 
 LONGEST_LINE_BYTES = 8 * MIB
@@ -113,7 +113,7 @@ def _line(number: int, raw: bytes) -> Line:
 
 
 def _refusal(wrong: WrongField) -> Refused:
-    return Refused(400, wrong.code, str(wrong))
+    return Refused(BAD_REQUEST, wrong.code, str(wrong))
 
 
 def _digest(content: bytes) -> str:

@@ -17,9 +17,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from kvcluster.services.completion import Completion, Refused
+from kvcluster.services.completion import TOO_MANY, Completion, Refused
 
-TOO_MANY = 429
 _ID = re.compile(r"batch_req_([1-9][0-9]*)", re.ASCII)
 _REQUEST_ID = re.compile(r"req_[0-9]+_([0-9a-f]+)", re.ASCII)
 LINE_START = b'{"id": "batch_req_'

@@ -38,7 +38,8 @@ class Door:
         if load.waiting + texts <= load.room:
             return None
         self._tally.add(refused_waiting=1)
-        return refusals.busy(load, texts, self._pace.place(texts, behind=load.waiting))
+        prompt_bytes = self._shares[0].shape.committed_bytes(len(asked[0].order.prompt))
+        return refusals.busy(load, texts, prompt_bytes, self._pace.place(texts, behind=load.waiting))
 
     def _load(self, most: int) -> refusals.Load:
         waiting = [generation for shared in self._shares for generation in shared.roster.waiting]
@@ -49,5 +50,5 @@ class Door:
             waiting=sum(one.seats for one in waiting),
             most_waiting=most,
             room=most + max(0, free_seats),
-            first_refused=next((one.back_off for one in waiting if one.back_off.is_refused), None),
+            free_bytes=next((one.back_off.free_bytes for one in waiting if one.back_off.is_refused), None),
         )

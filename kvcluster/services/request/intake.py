@@ -16,7 +16,15 @@ from kvcluster.engine.sampling import SamplingParams
 from kvcluster.engine.stop_strings import StopStrings
 from kvcluster.index.identity import CacheIdentity
 from kvcluster.index.token_chain import packed
-from kvcluster.services.completion import MOST_CHOICES, MOST_LOGPROBS, CompletionRequest, Refused
+from kvcluster.services.completion import (
+    BAD_REQUEST,
+    INVALID,
+    MOST_CHOICES,
+    MOST_LOGPROBS,
+    TOO_LONG,
+    CompletionRequest,
+    Refused,
+)
 from kvcluster.services.request.crew import Crew
 from kvcluster.services.request.generation import Generation
 from kvcluster.services.request.identity import cache_identity, shares_prefixes
@@ -28,10 +36,6 @@ from kvcluster.services.request.text import AnswerText
 if TYPE_CHECKING:
     from kvcluster.engine.model import Model
     from kvcluster.engine.tokenizer import Tokenizer
-
-BAD_REQUEST = 400
-TOO_LONG = "context_length_exceeded"
-INVALID = "invalid_value"
 
 
 class Intake:

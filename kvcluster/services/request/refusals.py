@@ -14,28 +14,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvcluster.errors import KvClusterError, NeverFits, OutOfBudget
-from kvcluster.services.completion import Refused
-from kvcluster.services.request.back_off import BackOff
-from kvcluster.services.request.intake import BAD_REQUEST, INVALID, TOO_LONG
+from kvcluster.services.completion import BAD_REQUEST, BUSY, INVALID, TOO_LONG, TOO_MANY, UNAVAILABLE, Refused
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """Texts that are computed and that wait; `most_waiting` is the setting, `room` how many may wait as it is now.
 
-    `first_refused` is what the first of them was told that waits for memory, where one does.
+    `free_bytes` were free when the first of them was refused that waits for memory, where one does.
     """
 
     running: int
     waiting: int
     most_waiting: int
     room: int
-    first_refused: BackOff | None = None
+    free_bytes: int | None = None
 
 
-TOO_MANY, UNAVAILABLE = 429, 503
-OUT_OF_MEMORY, BUSY = "kv_memory_full", "server_busy"
-DEVICE_FAILED = "device_failed"
+OUT_OF_MEMORY, DEVICE_FAILED = "kv_memory_full", "device_failed"
 
 
 def never_fits(owner: str, error: NeverFits) -> Refused:
@@ -71,21 +67,16 @@ def come_back(owner: str, refusal: OutOfBudget, retry_after_s: float) -> Refused
     )
 
 
-def busy(load: Load, texts: int, retry_after_s: float) -> Refused:
-    """With so many more texts too many would wait; the bytes are those that the first in the queue waits for."""
-    first = load.first_refused
-    memory = (
-        f". The first that waits needs {first.need_bytes} bytes of KV memory, and {first.free_bytes} were free"
-        if first
-        else ""
-    )
+def busy(load: Load, texts: int, prompt_bytes: int, retry_after_s: float) -> Refused:
+    """With so many more texts too many would wait. Where those lack memory it is told what the prompt takes of it."""
+    is_short = load.free_bytes is not None
+    memory = f". Its prompt takes {prompt_bytes} bytes of KV memory, and {load.free_bytes} were free of late"
     sentence = (
         f"{load.running} {'text is' if load.running == 1 else 'texts are'} running and {load.waiting} "
         f"{'is' if load.waiting == 1 else 'are'} waiting; at most {load.room} may wait now ({_why_so_many(load)}), so "
-        f"there is no room for {_counted(texts)} more: ask again in {retry_after_s:.1f} s{memory}"
+        f"there is no room for {_counted(texts)} more: ask again in {retry_after_s:.1f} s{memory if is_short else ''}"
     )
-    need_bytes, free_bytes = (first.need_bytes, first.free_bytes) if first else (None, None)
-    return Refused(TOO_MANY, BUSY, sentence, retry_after_s, need_bytes, free_bytes)
+    return Refused(TOO_MANY, BUSY, sentence, retry_after_s, prompt_bytes if is_short else None, load.free_bytes)
 
 
 def blocked(owner: str, need_bytes: int, refusal: OutOfBudget, *, waited_s: float) -> Refused:
