@@ -177,8 +177,9 @@ def _start_own(resources: dict[str, int]) -> None:
 def _stop_own() -> None:
     """Owners whose sessions have ended leave first, so that no file of theirs stays; the next start removes others'."""
     with all_ended():
-        with suppress(RayError, RuntimeError):
-            leave_all(LEAVE_S)
+        if ray.is_initialized():  # else whatever is asked of Ray starts another one, by itself
+            with suppress(RayError, RuntimeError):
+                leave_all(LEAVE_S)
         ray.shutdown()
 
 

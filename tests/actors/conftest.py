@@ -10,7 +10,7 @@ import os
 
 os.environ["RAY_AUTH_MODE"] = "disabled"  # they are read when Ray is imported, and when it starts
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 - with Ray's 15 a worker starves beside tests that compute
+os.environ["RAY_worker_niceness"] = "5"  # noqa: SIM112 - with Ray's 15 a worker starves beside tests that compute
 
 import itertools
 from collections.abc import Iterator

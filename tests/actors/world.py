@@ -25,7 +25,7 @@ from tests.actors.client import Client
 
 GRANULE = 4096
 CAPACITY = 64 * GRANULE
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
 NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 

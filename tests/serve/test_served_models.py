@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from grpc import StatusCode
+from grpc.aio import AioRpcError, Metadata
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
@@ -79,7 +81,7 @@ class Handle:
         self.generate = self
         self.ready = Asked(self._ready)
 
-    def options(self, *, stream: bool) -> Handle:
+    def options(self, *, stream: bool, _by_reference: bool = True) -> Handle:
         assert stream
         return self
 
@@ -139,7 +141,13 @@ def test_what_a_replica_says_in_lists_is_said_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ActorDiedError(), ActorUnavailableError("away", b"1" * 16), DeploymentUnavailableError("m0")]
+    "error",
+    [
+        ActorDiedError(),
+        ActorUnavailableError("away", b"1" * 16),
+        DeploymentUnavailableError("m0"),
+        AioRpcError(StatusCode.CANCELLED, Metadata(), Metadata(), "the server ended"),
+    ],
 )
 def test_a_replica_that_is_lost_is_unavailable(error: Exception) -> None:
     handle = Handle(STEPS[:2], error=error)
