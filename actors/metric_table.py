@@ -96,7 +96,7 @@ GATEWAY = (
         Kind.HISTOGRAM,
         "seconds",
         (Label.MODEL,),
-        "from a request to its first token",
+        "from a request to the first token of its stream",
         _FIRST_TOKEN_S,
     ),
     Row(

@@ -139,7 +139,6 @@ async def _send_parts(answer: Answer, stream: Stream, hearing: Hearing, *, reply
 
 async def _send_whole(answer: Answer, hearing: Hearing, *, reply: Reply, record: Record) -> None:
     async for prompt, said in hearing.words():
-        record.heard_token()
         if isinstance(said, Completion):
             answer.keep(prompt, said)
     await reply.document(answer.whole(), headers={})

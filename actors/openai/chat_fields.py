@@ -35,9 +35,12 @@ def chat_asked(document: Mapping[str, Any], limits: Limits) -> Asked:
     if "messages" not in values:
         raise wrong("messages", "messages is missing", code="missing_field")
     check_choices(values, limits, prompts=1)
-    request = CompletionRequest((), logprobs=_logprobs(values), streams=True, **of_request(values))
+    stream = stream_of(values)
+    request = CompletionRequest(
+        (), logprobs=_logprobs(values), streams=True, parts=stream is not None, **of_request(values)
+    )
     prompts = (Conversation(values["messages"]),)
-    return Asked(values["model"], prompts, max_tokens_of(values), stream_of(values), request)
+    return Asked(values["model"], prompts, max_tokens_of(values), stream, request)
 
 
 def _logprobs(values: Mapping[str, Any]) -> int | None:

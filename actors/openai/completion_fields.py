@@ -31,9 +31,12 @@ def completion_asked(document: Mapping[str, Any], limits: Limits) -> Asked:
     if len(prompts) > limits.most_prompts:
         raise wrong("prompt", f"prompt holds {len(prompts)} prompts, and one request may have {limits.most_prompts}")
     check_choices(values, limits, prompts=len(prompts))
-    request = CompletionRequest((), logprobs=values.get("logprobs"), streams=True, **of_request(values))
+    stream = stream_of(values)
+    request = CompletionRequest(
+        (), logprobs=values.get("logprobs"), streams=True, parts=stream is not None, **of_request(values)
+    )
     max_tokens = max_tokens_of(values) or DEFAULT_MAX_TOKENS
-    return Asked(values["model"], prompts, max_tokens, stream_of(values), request)
+    return Asked(values["model"], prompts, max_tokens, stream, request)
 
 
 def _prompts(name: str, value: Any) -> Prompts:

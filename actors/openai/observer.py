@@ -17,7 +17,7 @@ class Ended:
     `outcome` is "answered", "refused" (4xx: nothing was computed, or not to the end), "failed" (5xx, or an error event
     in a stream) or "cancelled" (the client went away). `reason` is "" for the first, "disconnected" for the last, and
     otherwise the error's code. `model` is "" where the request named none that is served. `first_token_s` is None where
-    no token came.
+    no token came, and of an answer that is not streamed: nobody hears of its tokens before it is whole.
     """
 
     outcome: str

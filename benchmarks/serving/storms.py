@@ -37,7 +37,8 @@ SETTLE_S = 30.0
 SLACK, SLACK_MB = 4, 32.0
 PROMPT = list(range(100, 124))
 USUAL = {"max_tokens": 32}
-CROWDED = {"device_memory": "4MiB", "host_memory": "64MiB"}  # so little that retained prefixes fill it at once
+# So little memory that retained prefixes fill it at once; and room for all slow readers, who are to be read to.
+CROWDED = {"device_memory": "4MiB", "host_memory": "64MiB", "max_num_seqs": 64, "max_num_waiting": 256}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME
 
 from actors.owners import NAMESPACE
 from actors.request import RequestActor
@@ -72,11 +73,12 @@ class HandlePath:
     """The endpoint's own replica, without HTTP and without the gateway."""
 
     def __init__(self) -> None:
-        self._handle = serve.get_deployment_handle(MODEL, "kvcluster").options(stream=True)
+        handle = serve.get_deployment_handle(MODEL, "kvcluster")
+        self._handle = handle.options(stream=True, _by_reference=False)  # as the gateway asks it
 
     async def answer(self, prompt: str) -> None:
         last = None
-        async for said in self._handle.generate.remote(_request(prompt, streams=True)):
+        async for said in self._handle.generate.remote(_request(prompt, streams=True), SERVE_CONTROLLER_NAME):
             last = said[-1] if said else last
         assert isinstance(last, Completion), last
 

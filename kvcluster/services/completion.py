@@ -27,7 +27,7 @@ class CompletionRequest:
 
     No end token and no end of a text before `min_tokens`. `logprobs`: of each token its log-probability and those of so
     many that were likelier than all others; None: neither. With `streams` the answer arrives as it is made: `Begun`
-    once there is memory for it, `Delta`s, and the whole in the end.
+    once there is memory for it, `Delta`s (where it is wanted in `parts`), and the whole in the end.
 
     `died_with` are sessions of workers that died while they had this very request, the newest first: whoever gets it
     next goes on where they ended, as far as their device still knows.
@@ -49,6 +49,7 @@ class CompletionRequest:
     min_tokens: int = 0
     logprobs: int | None = None
     streams: bool = False
+    parts: bool = True
     died_with: tuple[str, ...] = ()
 
     def with_seed(self) -> CompletionRequest:

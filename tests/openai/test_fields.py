@@ -266,3 +266,12 @@ def test_a_value_of_any_size_is_shown_short() -> None:
     call = ask(open_app(Scripted([])), COMPLETIONS, ASKED | {"stop": {"a" * 10_000: "\u2028"}})
 
     assert len(json.dumps(call.error)) < 400
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_only_a_streamed_answer_is_wanted_in_parts(path: str, stream: bool) -> None:
+    models = Scripted([spoken("a", "b")])
+    body = {"prompt": "ab"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "ab"}]}
+    ask(open_app(models), path, {"model": "tiny", "stream": stream} | body)
+    assert [(request.streams, request.parts) for request in models.asked] == [(True, stream)]

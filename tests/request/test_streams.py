@@ -54,6 +54,16 @@ def test_a_streamed_request_says_what_the_unstreamed_one_says_and_begins_once(
         assert len(each.deltas) == requests[key].n * LONG
 
 
+@pytest.mark.parametrize("requests", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("granules", [400, 14])
+def test_a_request_that_wants_no_parts_hears_that_it_begins_once_and_then_the_whole(
+    worlds: Worlds, requests: dict[int, CompletionRequest], granules: int
+) -> None:
+    heard = streamed(worlds(granules=granules), {key: replace(each, parts=False) for key, each in requests.items()})
+    assert {key: each.answer for key, each in heard.items()} == unstreamed(worlds, requests)
+    assert {key: (len(each.begun), each.deltas) for key, each in heard.items()} == dict.fromkeys(requests, (1, []))
+
+
 def test_a_token_is_told_at_the_step_that_chose_it(worlds: Worlds) -> None:
     world = worlds(granules=40)
     service = world.open()

@@ -83,6 +83,7 @@ class Intake:
             min_tokens=request.min_tokens,
             logprobs=request.logprobs,
             streams=request.streams,
+            in_parts=request.streams and request.parts,
             cache_root=self._cache_root(request.cache_salt),
             packed_prompt=packed(prompt),
         )

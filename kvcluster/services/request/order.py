@@ -11,11 +11,11 @@ from kvcluster.engine.sampling import SamplingParams
 class Order:
     """One text of the request `key`. `number` is the place in order of submission, `choice` that among its texts.
 
-    `texts` are all of its request, which hears of each as it is made where it `streams`. `sample` numbers the draws of
-    its seed. No end before `min_tokens`; with `logprobs` it says how likely each token was, and so many others. What
-    others computed is found under the same `cache_root`; empty: nothing is looked for. `packed_prompt` is the prompt as
-    `index.token_chain` has it. Under `label` (`request.label`) its progress is noted, and looked for among what the
-    sessions that it `died_with` left.
+    `texts` are all of its request, which hears that it begins where it `streams`, and of each text as it is made where
+    that is `in_parts` too. `sample` numbers the draws of its seed. No end before `min_tokens`; with `logprobs` it says
+    how likely each token was, and so many others. What others computed is found under the same `cache_root`; empty:
+    nothing is looked for. `packed_prompt` is the prompt as `index.token_chain` has it. Under `label` (`request.label`)
+    its progress is noted, and looked for among what the sessions that it `died_with` left.
     """
 
     key: int
@@ -30,6 +30,7 @@ class Order:
     min_tokens: int = 0
     logprobs: int | None = None
     streams: bool = False
+    in_parts: bool = False
     cache_root: bytes = b""
     packed_prompt: bytes = b""
     label: bytes = b""

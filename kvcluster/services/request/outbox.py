@@ -50,12 +50,13 @@ class Outbox:
         """A text has one more token, which may be its last."""
         if generation.order.streams:
             self.begins(generation)
+        if generation.order.in_parts:
             self._say(generation.order.key, generation.delta())
 
     def ends(self, generation: Generation, completion: Completion, deltas: Iterable[Delta] = ()) -> bool:
         """A text is complete, and so are the `deltas` that were not said yet. Whether it was its request's last."""
         order = generation.order
-        if order.streams:
+        if order.in_parts:
             for delta in deltas:
                 self._say(order.key, delta)
         answer = self._choices.take(order.key, order.choice, completion)

@@ -125,9 +125,9 @@ class RequestService:
     def said(self) -> list[tuple[int, Said]]:
         """What was said since the last call, by key, in order.
 
-        Of each request a Completion or Refused, which is its last. Before it, of one that streams: a Begun, and a Delta
-        for each step in which a text of it had a token. The deltas of a text are all of it, and their tokens those of
-        the completion; a refusal may come at any point.
+        Of each request a Completion or Refused, which is its last. Before it, of one that streams: a Begun, and where
+        it does so in parts a Delta for each step in which a text of it had a token. The deltas of a text are all of it,
+        and their tokens those of the completion; a refusal may come at any point.
         """
         return self._outbox.take()
 
