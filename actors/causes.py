@@ -22,7 +22,9 @@ _SAID = (  # the first that fits
     (r"exit_actor\(\) is called", "it left by itself"),
     (r"memory on the node|low on memory", "Ray ended it, because its node was short of memory"),
 )
-_UNEXPECTED = re.compile(r"unexpectedly exits|worker process has died|temporarily unavailable|restarting")
+_UNEXPECTED = re.compile(
+    r"unexpectedly exits|worker process has died|temporarily unavailable|Actor is unavailable|restarting"
+)
 UNKNOWN = "its process ended, and nobody knows why"
 
 

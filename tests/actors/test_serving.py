@@ -273,6 +273,7 @@ def test_a_killed_replica_ends_its_streams_with_an_error_and_no_others(site: Sit
     kill_and_wait(site.pid(ONE))
     *_, error, last = hurt.end()
     assert '"code":"replica_lost"' in error
+    assert "the replica that computed this is lost: its process ended, and nobody knows why" in error
     assert last == ENDED
     assert spared.is_whole
     eventually(lambda: site.answers(ONE), "another replica is there")
