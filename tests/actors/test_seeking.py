@@ -101,6 +101,8 @@ def test_a_device_that_hangs_before_it_hands_over_what_it_granted_is_ended_after
     settings = world.settings(lease_s=LEASE_S, heartbeat_s=0.2)
     device, port = world.device(settings), open_session(*settings.device_names, world.node_id, settings)
     memory = port.memory(SequenceSpec(GEOMETRY, Layout.TOKEN_MAJOR, 64))
+    hands_over_later = f"{Failpoint.OWNER_HANDING}=delay:{TIMEOUT_S}"
+    ray.get(device.actor.arm.remote(hands_over_later), timeout=TIMEOUT_S)
     pending = port.submit([Grow(memory, 16)])
     eventually(pending.ready, "it is granted and committed")
     os.kill(device.address.pid, signal.SIGSTOP)
