@@ -5,7 +5,8 @@ queue of Serve's own that is full. Nothing is asked twice: a replica that died m
 told cannot be taken back.
 
 Answers come over Serve's own gRPC between replicas, not as Ray's objects: measured in turns on two cores, 1.3 to 1.5
-times the tokens a second of 32 streams, for two thirds of the gateway's time.
+times the tokens a second of 32 streams, for two thirds of the gateway's time. A message of that has at most 4 MiB, and
+what may come near it goes as objects.
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ TAKEN_S = 10.0  # until a replica has taken a request
 READY_S = 3.0  # for an answer to "are you ready"
 CROWDED_S = 1.0  # when Serve's own queue is full
 ENDING = "shutting_down"
+MOST_BY_GRPC_BYTES = 1 << 20  # of a guess; the limit is four times that (RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH)
+_ID_BYTES, _TEXT_BYTES, _LIKELIHOOD_BYTES = 8, 16, 64  # pickled, of a token: rather too many
+_BROKEN_OFF = "Unexpected error (StatusCode."  # Serve's words (2.60) for a call that ended before it was taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,10 @@ class ServedModels:
         """`caller` is the name of this process's actor: what it asks for ends with it."""
         self._caller = caller
         self._entries = {entry.name: entry for entry in entries}
-        self._streaming = {
-            name: entry.handle.options(stream=True, _by_reference=False) for name, entry in self._entries.items()
+        self._handles = {
+            (name, is_large): entry.handle.options(stream=True, _by_reference=is_large)
+            for name, entry in self._entries.items()
+            for is_large in (False, True)
         }
         self._is_ending = False
         self._under_way = 0
@@ -103,7 +109,8 @@ class ServedModels:
 
     async def _heard(self, model: str, request: CompletionRequest) -> AsyncGenerator[Said, None]:
         """What a replica says; raises Unavailable."""
-        response = _by_itself(self._streaming[model].generate.remote, request, self._caller)
+        handle = self._handles[model, may_be_large(request)]
+        response = _by_itself(handle.generate.remote, request, self._caller)
         is_over = False
         self._under_way += 1
         try:
@@ -134,6 +141,12 @@ class ServedModels:
             raise Unavailable(ENDING, "the endpoint is ending: ask another one, or again later", retry_after_s=RELOAD_S)
 
 
+def may_be_large(request: CompletionRequest) -> bool:
+    """Whether the request or its whole answer may be too much for one message of gRPC."""
+    a_token = _TEXT_BYTES + (0 if request.logprobs is None else _LIKELIHOOD_BYTES * (1 + request.logprobs))
+    return _ID_BYTES * len(request.prompt) + request.n * request.max_tokens * a_token > MOST_BY_GRPC_BYTES
+
+
 def _by_itself(call: Callable[..., Any], *arguments: Any) -> Any:
     """Serve's call, in a context of its own.
 
@@ -160,9 +173,13 @@ async def _said(response: Any, presence: Presence) -> AsyncGenerator[Said, None]
         yield Refused(TOO_MANY, BUSY, sentence, retry_after_s=CROWDED_S)
     except (RayError, RayServeException) as error:
         raise _unavailable(error) from None
-    except AioRpcError as error:  # what Serve does not take for a dead actor by itself
-        sentence = f"the replica that computed this is lost: {error.details() or error.code()}"
-        raise Unavailable(REPLICA_LOST, sentence, retry_after_s=RELOAD_S) from None
+    except (AioRpcError, RuntimeError) as error:  # what Serve does not take for a dead actor by itself
+        if isinstance(error, RuntimeError) and not str(error).startswith(_BROKEN_OFF):
+            raise  # the replica's own
+        why = error.details() if isinstance(error, AioRpcError) else str(error)
+        raise Unavailable(
+            REPLICA_LOST, f"the replica that computed this is lost: {why}", retry_after_s=RELOAD_S
+        ) from None
 
 
 async def _check_ready(entry: ServedEntry) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from grpc import StatusCode
 from grpc.aio import AioRpcError, Metadata
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+from ray.serve._private.constants import RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from actors import served_models
@@ -18,8 +21,8 @@ from actors.crowding import Crowding
 from actors.openai.seams import Message, Unavailable
 from actors.presence import Presence
 from actors.served_model import ModelFacts
-from actors.served_models import ServedEntry, ServedModels
-from kvcluster.services.completion import Begun, Completion, CompletionRequest, Delta, Refused, Said
+from actors.served_models import ServedEntry, ServedModels, may_be_large
+from kvcluster.services.completion import Begun, Completion, CompletionRequest, Delta, Likelihood, Refused, Said
 from kvcluster.services.pacing import Pace
 from kvcluster.testing.clock import ManualClock
 
@@ -147,6 +150,7 @@ def test_what_a_replica_says_in_lists_is_said_one_by_one() -> None:
         ActorUnavailableError("away", b"1" * 16),
         DeploymentUnavailableError("m0"),
         AioRpcError(StatusCode.CANCELLED, Metadata(), Metadata(), "the server ended"),
+        RuntimeError(f"Unexpected error ({StatusCode.UNAVAILABLE}): Socket closed."),
     ],
 )
 def test_a_replica_that_is_lost_is_unavailable(error: Exception) -> None:
@@ -250,3 +254,29 @@ def test_it_is_ready_only_when_each_model_is(bad: Handle, reason: str) -> None:
     with pytest.raises(Unavailable) as raised:
         asyncio.run(served(Handle(), bad).ready())
     assert raised.value.reason == reason
+
+
+@pytest.mark.parametrize(("logprobs", "n"), [(None, 1), (0, 1), (20, 1), (20, 8)])
+def test_what_goes_by_grpc_fits_into_one_of_its_messages(logprobs: int | None, n: int) -> None:
+    request = CompletionRequest((70_000,) * 1_000, n=n, logprobs=logprobs, max_tokens=1)
+    while not may_be_large(longer := replace(request, max_tokens=request.max_tokens + 16)):
+        request = longer
+    likely = Likelihood("é" * 8, -0.123456789, tuple((f"{other:016}", -float(other)) for other in range(logprobs or 0)))
+    told = () if logprobs is None else (likely,) * request.max_tokens
+    apart = tuple(pickle.loads(pickle.dumps(one)) for one in told)  # else each is pickled once
+    whole = Completion("é" * 8 * request.max_tokens, "length", 1_000, request.max_tokens, logprobs=apart)
+    assert n * len(pickle.dumps([whole])) < RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH
+    assert len(pickle.dumps(request)) < RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("more", "is_large"),
+    [
+        ({"prompt": (1,) * 200_000}, True),
+        ({"max_tokens": 100_000}, True),
+        ({"max_tokens": 1_000, "logprobs": 20}, True),
+        ({"max_tokens": 1_000}, False),
+    ],
+)
+def test_what_may_be_too_much_for_grpc_goes_by_objects(more: dict[str, Any], is_large: bool) -> None:
+    assert may_be_large(replace(REQUEST, **more)) == is_large
