@@ -4,9 +4,8 @@ Whatever goes wrong between here and a replica is `Unavailable`: a replica that 
 queue of Serve's own that is full. Nothing is asked twice: a replica that died may have begun, and what a client was
 told cannot be taken back.
 
-Answers come over Serve's own gRPC between replicas, not as Ray's objects: measured in turns on two cores, 1.3 to 1.5
-times the tokens a second of 32 streams, for two thirds of the gateway's time. A message of that has at most 4 MiB, and
-what may come near it goes as objects.
+Answers come over Serve's own gRPC between replicas, not as Ray's objects, which cost the gateway more (decision 0020).
+A message of that has at most 4 MiB, and what may come near it goes as objects.
 """
 
 from __future__ import annotations
