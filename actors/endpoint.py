@@ -11,9 +11,10 @@ import errno
 import logging
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -25,6 +26,7 @@ from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import ServeDeploySchema
 
+from actors.causes import cause_of
 from actors.cluster import armed, named_address, start_ray
 from actors.gpus import gpus_of
 from actors.rollout import POLL_S, wait_until_running
@@ -191,7 +193,7 @@ def _check_no_serve() -> None:
 
 def _deployed(config: ServeDeploySchema, opened: ExitStack, settings: ServingSettings) -> _Serving:
     """Serve is started, and hears of the application; leaving `opened` ends both."""
-    client = _started(config)
+    client = _start(config)
     [application] = config.applications
     serving = _Serving(client, application.name, tuple(settings.deployments))
     opened.callback(_end, serving, settings.drain_s)
@@ -199,18 +201,33 @@ def _deployed(config: ServeDeploySchema, opened: ExitStack, settings: ServingSet
     return serving
 
 
-def _started(config: ServeDeploySchema) -> Any:
+def _start(config: ServeDeploySchema) -> Any:
     """Serve. On a busy machine it takes its own proxy, which is still starting, for a broken one (from 15 s on) and
     makes another; whoever waits for the first hears that it died. Whether one answers is asked when models are ready.
+
+    Raises:
+        ConfigError: it does not start. Nothing is left.
     """
     options = {
         "http_options": config.http_options.model_dump(),
         "proxy_location": config.proxy_location,
         "global_logging_config": config.logging_config or {"log_level": "WARNING"},
     }
+    with ExitStack() as failed:
+        failed.callback(serve.shutdown)  # does nothing where there is none
+        client = _once_more(partial(serve_start, **options))
+        failed.pop_all()
+    return client
+
+
+def _once_more(start: Callable[[], Any]) -> Any:
+    """The second time it finds what runs by then. Raises ConfigError."""
     with suppress(RayActorError, TimeoutError):
-        return serve_start(**options)
-    return serve_start(**options)  # finds what runs by now
+        return start()
+    try:
+        return start()
+    except (RayError, TimeoutError) as error:
+        raise ConfigError(f"Ray Serve does not start: {cause_of(error)}") from error
 
 
 def _wait_until_known(gateway: Any) -> None:

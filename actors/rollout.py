@@ -19,6 +19,7 @@ from ray.serve.schema import ApplicationStatus, ProxyStatus
 from kvcluster.config import ConfigError
 
 POLL_S = 0.2
+_SERVING = (ProxyStatus.HEALTHY, ProxyStatus.DRAINING)  # the latter on a node that needs none any more
 PROXIES_S = 120.0  # after the models are ready; Serve gives each that it makes 5 s more than the one before
 _OWN_ERROR = re.compile(r"^(?:kvcluster|actors)\.[\w.]+: (.+)", re.MULTILINE)
 _FOR_GOOD = re.compile(
@@ -50,11 +51,11 @@ def _wait_for_proxies(client: Any) -> None:
     while time.monotonic() < deadline:
         with suppress(RayError, TimeoutError):
             client.wait_for_proxies_serving(wait_for_applications_running=True)
-            if all(state is ProxyStatus.HEALTHY for state in serve.status().proxies.values()):
+            if all(state in _SERVING for state in serve.status().proxies.values()):
                 return
         time.sleep(POLL_S)
     raise ConfigError(
-        f"Ray Serve's HTTP proxy does not answer, {PROXIES_S:.0f} s after the models were ready: see its log "
+        f"Ray Serve's HTTP proxy does not answer, more than {PROXIES_S:.0f} s after the models were ready: see its log "
         f"(serve/proxy_*.log in the folder of Ray's logs), or start again when the machine is less busy"
     )
 

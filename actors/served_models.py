@@ -1,8 +1,8 @@
 """The models of an endpoint as its HTTP side sees them (`actors.openai.seams.Models`), over handles of Ray Serve.
 
 Whatever goes wrong between here and a replica is `Unavailable`: a replica that died, one that is nowhere to be had, a
-queue of Serve's own that is full. Nothing is asked twice: a replica that died may have begun, and what a client was
-told cannot be taken back.
+queue of Serve's own that is full. Nothing that was taken is asked twice: a replica that died may have begun, and what
+a client was told cannot be taken back.
 
 Answers come over Serve's own gRPC between replicas, not as Ray's objects, which cost the gateway more (decision 0020).
 A message of that has at most 4 MiB, and what may come near it goes as objects.
@@ -17,6 +17,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
+from grpc import StatusCode
 from grpc.aio import AioRpcError
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, RayServeException
@@ -36,7 +37,8 @@ CROWDED_S = 1.0  # when Serve's own queue is full
 ENDING = "shutting_down"
 MOST_BY_GRPC_BYTES = 1 << 20  # of a guess; the limit is four times that (RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH)
 _ID_BYTES, _TEXT_BYTES, _LIKELIHOOD_BYTES = 8, 16, 64  # pickled, of a token: rather too many
-_BROKEN_OFF = "Unexpected error (StatusCode."  # Serve's words (2.60) for a call that ended before it was taken
+_LOST = (StatusCode.UNAVAILABLE, StatusCode.CANCELLED, StatusCode.INTERNAL, StatusCode.DEADLINE_EXCEEDED)
+_BROKEN_OFF = tuple(f"Unexpected error ({code})" for code in _LOST)  # Serve's words (2.60) for what was never taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +62,8 @@ class ServedModels:
         """`caller` is the name of this process's actor: what it asks for ends with it."""
         self._caller = caller
         self._entries = {entry.name: entry for entry in entries}
-        self._handles = {
-            (name, is_large): entry.handle.options(stream=True, _by_reference=is_large)
-            for name, entry in self._entries.items()
-            for is_large in (False, True)
-        }
+        self._by_grpc = {name: _streaming(entry.handle, objects=False) for name, entry in self._entries.items()}
+        self._by_objects = {name: _streaming(entry.handle, objects=True) for name, entry in self._entries.items()}
         self._is_ending = False
         self._under_way = 0
 
@@ -108,8 +107,8 @@ class ServedModels:
 
     async def _heard(self, model: str, request: CompletionRequest) -> AsyncGenerator[Said, None]:
         """What a replica says; raises Unavailable."""
-        handle = self._handles[model, may_be_large(request)]
-        response = _by_itself(handle.generate.remote, request, self._caller)
+        handles = self._by_objects if may_be_large(request) else self._by_grpc
+        response = _by_itself(handles[model].generate.remote, request, self._caller)
         is_over = False
         self._under_way += 1
         try:
@@ -140,6 +139,10 @@ class ServedModels:
             raise Unavailable(ENDING, "the endpoint is ending: ask another one, or again later", retry_after_s=RELOAD_S)
 
 
+def _streaming(handle: Any, *, objects: bool) -> Any:
+    return handle.options(stream=True, _by_reference=objects)
+
+
 def may_be_large(request: CompletionRequest) -> bool:
     """Whether the request or its whole answer may be too much for one message of gRPC."""
     a_token = _TEXT_BYTES + (0 if request.logprobs is None else _LIKELIHOOD_BYTES * (1 + request.logprobs))
@@ -158,27 +161,31 @@ def _by_itself(call: Callable[..., Any], *arguments: Any) -> Any:
 async def _said(response: Any, presence: Presence) -> AsyncGenerator[Said, None]:
     """One after another. Raises Unavailable."""
     try:
-        async with asyncio.timeout(TAKEN_S):  # not wait_for: Python 3.11's loses a cancel that comes with the answer
-            await anext(response)
+        await _taken(response, presence)
         async for said in response:
             for each in said:
                 yield each
+    except BackPressureError:
+        sentence = "more requests wait for a replica than may: ask again"
+        yield Refused(TOO_MANY, BUSY, sentence, retry_after_s=CROWDED_S)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise _lost("it left the request off") from None  # the replica's own, which Serve hands over as it is
+    except (RayError, RayServeException, AioRpcError, RuntimeError) as error:
+        raise _unavailable(error) from None
+
+
+async def _taken(response: Any, presence: Presence) -> None:
+    """The first word, which says only that a replica has the request. Raises Unavailable where none has."""
+    try:
+        async with asyncio.timeout(TAKEN_S):  # not wait_for: Python 3.11's loses a cancel that comes with the answer
+            await anext(response)
     except TimeoutError:
         presence.missed()
         sentence = f"no replica of the model took the request within {TAKEN_S:.0f} s"
         raise Unavailable(NOBODY, sentence, retry_after_s=RELOAD_S) from None
-    except BackPressureError:
-        sentence = "more requests wait for a replica than may: ask again"
-        yield Refused(TOO_MANY, BUSY, sentence, retry_after_s=CROWDED_S)
-    except (RayError, RayServeException) as error:
-        raise _unavailable(error) from None
-    except (AioRpcError, RuntimeError) as error:  # what Serve does not take for a dead actor by itself
-        if isinstance(error, RuntimeError) and not str(error).startswith(_BROKEN_OFF):
-            raise  # the replica's own
-        why = error.details() if isinstance(error, AioRpcError) else str(error)
-        raise Unavailable(
-            REPLICA_LOST, f"the replica that computed this is lost: {why}", retry_after_s=RELOAD_S
-        ) from None
 
 
 async def _check_ready(entry: ServedEntry) -> None:
@@ -203,9 +210,21 @@ def _card(entry: ServedEntry) -> ModelCard | None:
     return ModelCard(entry.name, entry.created, facts.most_tokens, context_tokens=context_tokens)
 
 
-def _unavailable(error: RayError | RayServeException) -> Unavailable:
-    """What Ray says of a replica. An error that the replica itself raised is a bug of ours, and goes on as it is."""
-    if isinstance(error, RayTaskError):
-        raise error
-    sentence = f"the replica that computed this is lost: {cause_of(error)}"
-    return Unavailable(REPLICA_LOST, sentence, retry_after_s=RELOAD_S)
+def _unavailable(error: RayError | RayServeException | AioRpcError | RuntimeError) -> Unavailable:
+    """What Ray says of a replica. Whatever is no loss, by its kind or code, is a bug of ours, and goes on as it is:
+    what the replica itself raised, or a message that is too large.
+    """
+    match error:
+        case RayTaskError():
+            raise error
+        case RayError() | RayServeException():
+            return _lost(cause_of(error))
+        case AioRpcError() if error.code() in _LOST:
+            return _lost(error.details() or str(error.code()))
+        case RuntimeError() if str(error).startswith(_BROKEN_OFF):
+            return _lost("the call broke off before it was taken")
+    raise error
+
+
+def _lost(why: str) -> Unavailable:
+    return Unavailable(REPLICA_LOST, f"the replica that computed this is lost: {why}", retry_after_s=RELOAD_S)

@@ -2,7 +2,8 @@
 
 A task a prompt listens; all of them hand over through one place that has room for one word, so that nobody is heard
 faster than the client reads. Nothing is read beyond the first word of a prompt before each has had its own: until then
-the whole may still be refused. What is said meanwhile waits where it is computed, and is at most the answer.
+the whole may still be refused. What is said meanwhile waits behind its voice (Serve's queue in this process, by gRPC),
+and is at most the answer.
 
     async with heard(streams) as hearing:
         await hearing.begun()              each has memory, or one was refused and raises

@@ -1,8 +1,9 @@
 """How much one request may ask for, and how much all of them together may hold here.
 
 What is kept here is bounded by these: bodies by `most_streams` times `most_body_bytes`, and of an answer one word. What
-is computed faster than its client reads waits in the server before or in Ray behind, and is at most `max_tokens` of
-its request. Memory for KV is none of this: it is decided where it is, before anything is said.
+is computed faster than its client reads waits in the server before, or behind in Serve's queue of this process (by
+gRPC) or in Ray, and is at most `max_tokens` of its request. Memory for KV is none of this: it is decided where it is,
+before anything is said.
 """
 
 from __future__ import annotations

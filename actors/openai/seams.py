@@ -98,7 +98,8 @@ class Models(Protocol):
         ...
 
     def generate(self, model: str, request: CompletionRequest) -> AsyncGenerator[Said, None]:
-        """What is said of `request`, which streams: `Begun`, `Delta`s, and a `Completion`; or a `Refused` in the end.
+        """What is said of `request`, which streams: `Begun`, `Delta`s if it is wanted in parts, and a `Completion`;
+        or a `Refused` in the end.
 
         Closing it (`aclose`), or cancelling whoever waits for it, cancels the request: it is computed no further, and
         its memory is given back.

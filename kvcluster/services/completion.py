@@ -129,7 +129,7 @@ class Refused:
     `param` that field alone, where one is wrong by itself.
 
     `retry_after_s`: the same may be answered after so long. `need_bytes` of KV memory were asked for where only
-    `free_bytes` were free, if it was that; where too many wait, what its own prompt takes.
+    `free_bytes` were free, if it was that; where too many wait, that is what the prompt takes.
     """
 
     status_code: int

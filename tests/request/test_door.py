@@ -62,6 +62,11 @@ def test_one_more_than_may_run_and_wait_is_told_when_to_come_back_before_anythin
             "for one more: ask again in 0.5 s. Its prompt takes 8192 bytes of KV memory, and 4096 were free "
             "of late",
         ),
+        (
+            Load(running=2, waiting=1, most_waiting=1, room=1, free_bytes=8192),
+            "2 texts are running and 1 is waiting; at most 1 may wait now (max_num_waiting is 1), so there is no room "
+            "for one more: ask again in 0.5 s",
+        ),
     ],
 )
 def test_a_busy_server_says_how_many_run_and_wait_and_why_no_more_may(load: Load, sentence: str) -> None:

@@ -43,7 +43,7 @@ class Handle:
         self.calls: list[Asked] = []
         self.facts = self
 
-    def options(self, *, stream: bool, _by_reference: bool = True) -> Handle:
+    def options(self, *, stream: bool, _by_reference: bool) -> Handle:
         assert stream
         return self
 

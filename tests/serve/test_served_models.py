@@ -6,6 +6,7 @@ import asyncio
 import pickle
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -80,17 +81,20 @@ class Handle:
     ) -> None:
         self.response = Response(steps, error, hangs)
         self._refusal = refusal
-        self.called_for: str | None = None
+        self.calls: list[tuple[str | None, bool]] = []  # for which HTTP request, and whether by Ray's objects
+        self._by_objects = True
         self.generate = self
         self.ready = Asked(self._ready)
 
-    def options(self, *, stream: bool, _by_reference: bool = True) -> Handle:
+    def options(self, *, stream: bool, _by_reference: bool) -> Handle:
         assert stream
-        return self
+        other = copy(self)
+        other._by_objects, other.generate = _by_reference, other
+        return other
 
     def remote(self, request: CompletionRequest, caller: str) -> Response:
-        assert (request, caller) == (REQUEST, CALLER)
-        self.called_for = HTTP_REQUEST.get(None)
+        assert (request.prompt, caller) == (REQUEST.prompt, CALLER)
+        self.calls.append((HTTP_REQUEST.get(None), self._by_objects))
         return self.response
 
     async def _ready(self) -> Refused | None:
@@ -126,8 +130,8 @@ def crowding() -> Crowding:
     return Crowding(Pace(least_s=0.1, most_s=30.0, clock=clock), clock)
 
 
-async def heard(models: ServedModels) -> list[Said]:
-    return [said async for said in models.generate("m0", REQUEST)]
+async def heard(models: ServedModels, request: CompletionRequest = REQUEST) -> list[Said]:
+    return [said async for said in models.generate("m0", request)]
 
 
 def lost(handle: Handle) -> Unavailable:
@@ -194,7 +198,7 @@ def test_each_prompt_of_an_http_request_is_a_request_of_its_own_to_serve() -> No
     handle = Handle()
     HTTP_REQUEST.set("the number of an HTTP request")
     asyncio.run(heard(served(handle)))
-    assert handle.called_for is None
+    assert [number for number, _ in handle.calls] == [None]
 
 
 def test_an_error_of_the_replica_s_own_is_not_taken_for_its_loss() -> None:
@@ -226,6 +230,29 @@ def test_whoever_leaves_in_the_very_moment_in_which_a_replica_takes_the_request_
 
     assert asyncio.run(leaves())
     assert handle.response.is_cancelled
+
+
+def test_a_cancel_that_nobody_here_asked_for_is_the_loss_of_the_replica() -> None:
+    """Serve hands a replica's own CancelledError over as it is; whoever waits for an answer must not wait for ever."""
+    handle = Handle(STEPS[:2], error=asyncio.CancelledError())
+    assert lost(handle).reason == "replica_lost"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AioRpcError(StatusCode.RESOURCE_EXHAUSTED, Metadata(), Metadata(), "larger than max"),
+        AioRpcError(StatusCode.UNKNOWN, Metadata(), Metadata(), "cannot be pickled"),
+        RuntimeError(f"Unexpected error ({StatusCode.UNKNOWN}): cannot be unpickled."),
+        RuntimeError("of the replica's own"),
+        TimeoutError("of the replica's own"),
+    ],
+)
+def test_what_another_replica_would_fail_of_too_is_not_taken_for_a_loss(error: Exception) -> None:
+    models = served(Handle(STEPS[:2], error=error))
+    with pytest.raises(type(error)):
+        asyncio.run(heard(models))
+    assert models.are_there
 
 
 def test_an_endpoint_that_ends_takes_nothing_new_and_finishes_what_is_under_way() -> None:
@@ -265,18 +292,24 @@ def test_what_goes_by_grpc_fits_into_one_of_its_messages(logprobs: int | None, n
     told = () if logprobs is None else (likely,) * request.max_tokens
     apart = tuple(pickle.loads(pickle.dumps(one)) for one in told)  # else each is pickled once
     whole = Completion("é" * 8 * request.max_tokens, "length", 1_000, request.max_tokens, logprobs=apart)
-    assert n * len(pickle.dumps([whole])) < RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH
+    parts = [Delta(0, "é" * 4, 1, apart[place : place + 1]) for place in range(request.max_tokens)]
+    assert n * len(pickle.dumps([*parts, whole])) < RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH
     assert len(pickle.dumps(request)) < RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH
 
 
 @pytest.mark.parametrize(
     ("more", "is_large"),
     [
-        ({"prompt": (1,) * 200_000}, True),
         ({"max_tokens": 100_000}, True),
         ({"max_tokens": 1_000, "logprobs": 20}, True),
         ({"max_tokens": 1_000}, False),
     ],
 )
 def test_what_may_be_too_much_for_grpc_goes_by_objects(more: dict[str, Any], is_large: bool) -> None:
-    assert may_be_large(replace(REQUEST, **more)) == is_large
+    handle = Handle()
+    asyncio.run(heard(served(handle), replace(REQUEST, **more)))
+    assert [by_objects for _, by_objects in handle.calls] == [is_large]
+
+
+def test_a_prompt_of_very_many_tokens_may_be_large() -> None:
+    assert may_be_large(replace(REQUEST, prompt=(1,) * 200_000))

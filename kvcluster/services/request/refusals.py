@@ -68,15 +68,18 @@ def come_back(owner: str, refusal: OutOfBudget, retry_after_s: float) -> Refused
 
 
 def busy(load: Load, texts: int, prompt_bytes: int, retry_after_s: float) -> Refused:
-    """With so many more texts too many would wait. Where those lack memory it is told what the prompt takes of it."""
-    is_short = load.free_bytes is not None
+    """With so many more texts too many would wait. Where its prompt takes more memory than was free for those that
+    lack some, it is told both.
+    """
+    is_short = load.free_bytes is not None and prompt_bytes > load.free_bytes
     memory = f". Its prompt takes {prompt_bytes} bytes of KV memory, and {load.free_bytes} were free of late"
     sentence = (
         f"{load.running} {'text is' if load.running == 1 else 'texts are'} running and {load.waiting} "
         f"{'is' if load.waiting == 1 else 'are'} waiting; at most {load.room} may wait now ({_why_so_many(load)}), so "
         f"there is no room for {_counted(texts)} more: ask again in {retry_after_s:.1f} s{memory if is_short else ''}"
     )
-    return Refused(TOO_MANY, BUSY, sentence, retry_after_s, prompt_bytes if is_short else None, load.free_bytes)
+    need_bytes, free_bytes = (prompt_bytes, load.free_bytes) if is_short else (None, None)
+    return Refused(TOO_MANY, BUSY, sentence, retry_after_s, need_bytes, free_bytes)
 
 
 def blocked(owner: str, need_bytes: int, refusal: OutOfBudget, *, waited_s: float) -> Refused:
