@@ -8,10 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Protocol
 
-from kvcluster.services.completion import Completion, Refused, Said
+from kvcluster.services.completion import Completion, CompletionRequest, Refused, Said
+
+
+class Service(Protocol):
+    """Whoever computes (`kvcluster.services.request.RequestService`), as far as it counts here."""
+
+    def submit(self, key: int, request: CompletionRequest) -> None: ...
+
+    def cancel(self, key: int) -> None: ...
 
 
 class Answer:
@@ -49,9 +58,6 @@ class Answers:
         self._awaited: dict[int, Answer] = {}
         self._keys = itertools.count(1)
         self._last: Refused | None = None
-
-    def __len__(self) -> int:
-        return len(self._awaited)
 
     # --- in the event loop ----------------------------------------------------------------------------------------
 
@@ -91,3 +97,28 @@ class Answers:
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._end, self._last)
+
+
+def _anyhow(answer: Answer) -> AbstractContextManager[object]:
+    return nullcontext()
+
+
+async def computed(
+    request: CompletionRequest,
+    service: Service,
+    answers: Answers,
+    *,
+    within: Callable[[Answer], AbstractContextManager[object]] = _anyhow,
+) -> AsyncGenerator[list[Said], None]:
+    """What `service` says of `request`, through `answers`, until its last word; `within` what it is awaited.
+
+    Closing it before that cancels the request.
+    """
+    with answers.awaited() as answer, within(answer):
+        try:
+            service.submit(answer.key, request)
+            while not answer.is_over:
+                yield await answer.more()
+        finally:
+            if not answer.is_over:
+                service.cancel(answer.key)

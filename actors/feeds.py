@@ -47,10 +47,6 @@ class Feeds:
         for device in wanted - self._tasks.keys():
             self._tasks[device] = asyncio.get_running_loop().create_task(self._follow(device))
 
-    def close(self) -> None:
-        """Nothing is followed any more. Within the loop that it runs on."""
-        self.follow_only(())
-
     async def _follow(self, device: str) -> None:
         follower, actor = Follower(device, self._known), _NOBODY
         while True:

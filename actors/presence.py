@@ -3,18 +3,18 @@
 The gateway answers from its first moment on, and waits for no model: one that starts, fails or has no room is asked
 for its facts again and again, beside the requests, which are Unavailable meanwhile, at once. The same asking finds a
 model again whose replicas did not take a request in time: of a queue of clients only the first ones wait for that. Of
-a model that is there it hears now and then, because its next replicas may have more memory, or less.
+a model that is there it hears now and then, because its next replicas may have more memory, or less. No question that
+fails ends the asking, however it fails.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import Any
 
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
-
+from actors.losses import is_cancelled_here, loss_of
 from actors.openai.seams import Unavailable
 from actors.served_model import RELOAD_S, ModelFacts
 
@@ -22,6 +22,8 @@ ASK_S = 10.0  # for one answer; a replica that comes meanwhile answers at once
 PAUSE_S = 0.5  # before the next, where there was none
 AGAIN_S = 15.0  # where there was one
 STARTING, NOBODY = "model_starting", "no_replica"
+
+logger = logging.getLogger(__name__)
 
 
 class Presence:
@@ -60,7 +62,7 @@ class Presence:
         """Ask for the facts, until cancelled."""
         while True:
             self._sought.clear()
-            if (facts := await _told(self._handle)) is not None:
+            if (facts := await _facts_told(self._name, self._handle)) is not None:
                 self._facts, self._is_away = facts, False
             if self._is_away:
                 await asyncio.sleep(PAUSE_S)
@@ -70,13 +72,28 @@ class Presence:
                     await self._sought.wait()
 
 
-async def _told(handle: Any) -> ModelFacts | None:
+async def _facts_told(name: str, handle: Any) -> ModelFacts | None:
     """What a replica tells within `ASK_S`; None where none does, for whatever reason: it is asked again."""
+    try:
+        return await _answer(handle)
+    except asyncio.CancelledError:
+        if is_cancelled_here():
+            raise
+    except TimeoutError:
+        pass
+    except Exception as error:  # noqa: BLE001 - whoever asks is not to end of it: the model would be away for ever
+        if loss_of(error) is None:
+            logger.warning("a replica of %s does not say what it is, and is asked again: %s", name, error)
+    return None
+
+
+async def _answer(handle: Any) -> ModelFacts:
+    """Raises whatever becomes of the question, which is not under way any more then."""
     asked = handle.facts.remote()
     try:
         async with asyncio.timeout(ASK_S):
             facts: ModelFacts = await asked
             return facts
-    except (TimeoutError, RayError, RayServeException):
+    except BaseException:
         asked.cancel()
-        return None
+        raise

@@ -81,7 +81,13 @@ def open_replica(spec: WorkerSpec, device: str) -> Replica:
         else:
             port.computes_on = computing_device(port.driver, ordinal_of(device))
         pages = _open_pages(geometry, spec, undo)
-        model = open_model(spec.model_folder, dtype=dtype, threads=spec.threads, device=port.computes_on or CPU)
+        model = open_model(
+            spec.model_folder,
+            dtype=dtype,
+            threads=spec.threads,
+            device=port.computes_on or CPU,
+            fused=settings.model_impl == "auto",
+        )
         tokenizer = open_tokenizer(spec.model_folder)
         if settings.backend is Backend.CUDA:
             run_worst_step(model, tokenizer, port, request_settings(settings))

@@ -18,7 +18,9 @@ from typing import Any
 from ray.serve.request_router import PendingRequest, ReplicaID, RequestRouter, RunningReplica
 
 from actors.feeds import POLL_S
-from actors.routes import Routes, by_chance
+from actors.routes import Choice, Routes, by_chance
+
+_CHOICE = "kvcluster_choice"  # what a request that waits carries of ours
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,8 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]
         if pending_request is None or not pending_request.args:
             return usual
         pending_request.routing_context.should_backoff = True  # where all are full, the next look waits for a moment
-        return self._kept(lambda: self._routes.ranks(pending_request.args[0])) or usual
+        choice: Choice = vars(pending_request).setdefault(_CHOICE, Choice())  # Serve asks again after each wait
+        return self._kept(lambda: self._routes.ranks(pending_request.args[0], choice)) or usual
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
         super().update_replicas(replicas)

@@ -11,7 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from actors.feeds import POLL_S, Feeds
@@ -34,6 +34,13 @@ class Seated(Protocol):
 
 
 R = TypeVar("R", bound=Seated)
+
+
+@dataclass(slots=True)
+class Choice:
+    """What is decided for one request: the device that it goes to, once it is."""
+
+    place: str | None = None
 
 
 class Routes(Generic[R]):
@@ -81,20 +88,25 @@ class Routes(Generic[R]):
         """A request that went to this replica is over, whatever came of it."""
         self._count(name, -1)
 
-    def close(self) -> None:
-        """Nothing is asked any more. Within the loop that it runs on."""
-        self._feeds.close()
+    def ranks(self, request: object, choice: Choice | None = None) -> list[list[R]]:
+        """Replicas in the order in which they are to be offered it; none of those whose device is out of touch.
 
-    def ranks(self, request: object) -> list[list[R]]:
-        """Replicas in the order in which they are to be offered it; none of those whose device is out of touch."""
-        ranks = (self._chosen(request), by_chance(self._others), by_chance(self._told_nothing))
+        What it takes there is counted off once: whoever asks again for one request, because all were full, gives the
+        `choice` that was given before, and the device stays the same for as long as it is in touch.
+        """
+        ranks = (self._chosen(request, choice or Choice()), by_chance(self._others), by_chance(self._told_nothing))
         return [rank for rank in ranks if rank]
 
-    def _chosen(self, request: object) -> list[R]:
+    def _chosen(self, request: object, choice: Choice) -> list[R]:
         """All at the device that is decided for."""
+        if choice.place not in self._feeds.in_touch or choice.place not in self._seats:
+            choice.place = self._decided(request)
+        return self._seats[choice.place] if choice.place else []
+
+    def _decided(self, request: object) -> str | None:
         basis = self._basis
         if basis is None:
-            return []
+            return None
         token_ids = _token_ids(request)
         root, answer_tokens = b"", 0
         if isinstance(request, CompletionRequest):
@@ -106,7 +118,7 @@ class Routes(Generic[R]):
             block_bytes=basis.token_bytes * BLOCK_TOKENS,
             answer_bytes=basis.token_bytes * answer_tokens,
         )
-        return self._seats[decision.device] if decision else []
+        return decision.device if decision else None
 
     def _reckon(self) -> None:
         """Who is in touch has changed, or who sits where."""

@@ -13,13 +13,15 @@ from typing import Any
 from actors.owners import OwnerKind, owner_name
 from kvcluster.index.identity import CacheIdentity, root_for
 
+_TENANT = ""  # that replicas hold their memory for
+
 
 @dataclass(frozen=True, slots=True)
 class RoutingStats:
     """`device` on node `node_id`; `token_bytes` of KV memory a token takes there, in all layers that keep every token.
 
     `model`, `dtype` and `layout` are those of the worker's `cache_identity`; `model` is empty where nothing that it
-    computes is found again. Its memory is held for `tenant`.
+    computes is found again.
     """
 
     device: str
@@ -28,7 +30,6 @@ class RoutingStats:
     model: str = ""
     dtype: str = ""
     layout: str = ""
-    tenant: str = ""
 
     @classmethod
     def of(cls, identity: CacheIdentity | None, *, device: str, node_id: str, token_bytes: int = 0) -> RoutingStats:
@@ -60,4 +61,4 @@ class RoutingStats:
         """Under what the device finds the prompts of requests of this `cache_salt`; empty where it finds none."""
         if not self.model:
             return b""
-        return root_for(self.tenant, CacheIdentity(self.model, self.dtype, self.layout).salted(salt).root)
+        return root_for(_TENANT, CacheIdentity(self.model, self.dtype, self.layout).salted(salt).root)

@@ -20,7 +20,7 @@ from actors.crowding import Crowding
 from actors.gpus import gpu_share
 from actors.metrics import HttpTelling
 from actors.openai.app import open_app
-from actors.openai.limits import Limits
+from actors.openai.limits import MOST_PROMPTS, Limits
 from actors.openai.prompts import open_prompts
 from actors.presence import Presence
 from actors.served_model import ServedModel
@@ -156,6 +156,7 @@ def limits_of(settings: ServingSettings) -> Limits:
     return Limits(
         most_body_bytes=settings.max_body_bytes,
         most_prompt_tokens=settings.max_prompt_tokens,
+        most_prompts=MOST_PROMPTS,
         most_choices=settings.max_choices,
         most_n=min(settings.max_choices, texts),
         most_streams=settings.max_streams,

@@ -12,6 +12,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,11 +20,12 @@ from typing import Any
 import ray
 from ray import serve
 
-from actors.answers import Answer, Answers
+from actors.answers import Answer, Answers, computed
 from actors.berths import Berth, take_berth
 from actors.callers import Callers
 from actors.gpus import given_gpu
 from actors.loop_thread import LAST_WORDS_S, LoopThread
+from actors.openai.seams import Room
 from actors.replicas import replica_name, with_word
 from actors.request import SHUTDOWN_S, WORKER
 from actors.routing_stats import RoutingStats
@@ -40,12 +42,21 @@ RELOAD_S = 5.0  # of a replica, with a small model
 DEVICE_AWAY, REPLICA_LOST = "device_restarting", "replica_lost"
 
 
+def lost(why: str) -> Refused:
+    """What everybody is told whose replica is."""
+    sentence = f"the replica that computed this is lost: {why}; ask again in {RELOAD_S:.0f} s"
+    return Refused(UNAVAILABLE, REPLICA_LOST, sentence, retry_after_s=RELOAD_S)
+
+
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What clients are told of a model: see `actors.replica.Replica`."""
+    """What a gateway asks of a model: what its clients are told (see `actors.replica.Replica`), and how many texts fit
+    at one time, where that is known.
+    """
 
     most_tokens: int
     context_tokens: int = 0
+    room: Room | None = None
 
 
 class LoopSilent(Exception):
@@ -92,28 +103,28 @@ class ServedModel:
         if replica.port.is_lost:
             yield (_away(replica.port.welcome.device),)
             return
-        with self._answers.awaited() as answer, self._callers.asking(caller, partial(self._leave_off, answer)):
-            try:
-                replica.service.submit(answer.key, request)
-                while not answer.is_over:
-                    yield await answer.more()
-            finally:
-                if not answer.is_over:
-                    replica.service.cancel(answer.key)
+        said = computed(request, replica.service, self._answers, within=partial(self._asking, caller))
+        async with aclosing(said):
+            async for each in said:
+                yield each
+
+    def _asking(self, caller: str, answer: Answer) -> AbstractContextManager[None]:
+        return self._callers.asking(caller, partial(self._leave_off, answer))
 
     def _leave_off(self, answer: Answer) -> None:
         """Nobody waits for it any more."""
         self._loop.opened.service.cancel(answer.key)
-        answer.take_in(_lost("whoever asked for it is gone"))
+        answer.take_in(lost("whoever asked for it is gone"))
 
     async def facts(self) -> ModelFacts:
-        opened = self._loop.opened
-        return ModelFacts(opened.most_tokens, opened.context_tokens)
+        opened, texts = self._loop.opened, self._settings.max_num_seqs + (self._settings.max_num_waiting or 0)
+        room = Room(most_replicas(serve.get_replica_context()), texts)
+        return ModelFacts(opened.most_tokens, opened.context_tokens, room)
 
     async def ready(self) -> Refused | None:
         """Why a request would not be computed now, if so."""
         if why := self._silence():
-            return _lost(why)
+            return lost(why)
         port = self._loop.opened.port
         return _away(port.welcome.device) if port.is_lost else None
 
@@ -164,11 +175,17 @@ class ServedModel:
             return
         failure = self._loop.failure
         reason = f"its loop failed: {failure}" if failure else "it is ending"
-        self._answers.end(_lost(reason))
+        self._answers.end(lost(reason))
         if failure is not None:
             tell_own_death(str(failure), within_s=LAST_WORDS_S)
             threading.Event().wait(LAST_WORDS_S)  # for those who hear of it now
             os._exit(1)
+
+
+def most_replicas(context: Any) -> int:
+    """How many this deployment has, or may have where Serve counts them by the load. `context` is one replica's."""
+    scaling = context._deployment_config.autoscaling_config  # the one place that has it (Ray 2.60)
+    return int(scaling.max_replicas if scaling else context.world_size)
 
 
 def why_silent(failure: BaseException | None, silent_s: float, *, lease_s: float) -> str | None:
@@ -188,8 +205,3 @@ def _berth(owner: str, settings: Settings) -> Berth | None:
 def _away(device: str) -> Refused:
     sentence = f"the memory of device {device} is being started again: ask again in {RESTART_S:.0f} s"
     return Refused(UNAVAILABLE, DEVICE_AWAY, sentence, retry_after_s=RESTART_S)
-
-
-def _lost(reason: str) -> Refused:
-    sentence = f"the replica that computed this is lost: {reason}; ask again in {RELOAD_S:.0f} s"
-    return Refused(UNAVAILABLE, REPLICA_LOST, sentence, retry_after_s=RELOAD_S)

@@ -17,28 +17,23 @@ from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
-from grpc import StatusCode
-from grpc.aio import AioRpcError
-from ray.exceptions import RayError, RayTaskError
-from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.exceptions import BackPressureError
 
-from actors.causes import cause_of
 from actors.crowding import Crowding
 from actors.kv_state import kv_state
+from actors.losses import MAY_BE_LOSS, loss_of
 from actors.openai.places import Full
 from actors.openai.seams import ModelCard, Prompts, Unavailable
 from actors.presence import NOBODY, Presence
-from actors.served_model import RELOAD_S, REPLICA_LOST
+from actors.readiness import Readiness
+from actors.served_model import RELOAD_S, lost
 from kvcluster.services.completion import BUSY, TOO_MANY, Completion, CompletionRequest, Refused, Said
 
 TAKEN_S = 10.0  # until a replica has taken a request
-READY_S = 3.0  # for an answer to "are you ready"
 CROWDED_S = 1.0  # when Serve's own queue is full
 ENDING = "shutting_down"
 MOST_BY_GRPC_BYTES = 1 << 20  # of a guess; the limit is four times that (RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH)
 _ID_BYTES, _TEXT_BYTES, _LIKELIHOOD_BYTES = 8, 16, 64  # pickled, of a token: rather too many
-_LOST = (StatusCode.UNAVAILABLE, StatusCode.CANCELLED, StatusCode.INTERNAL, StatusCode.DEADLINE_EXCEEDED)
-_BROKEN_OFF = tuple(f"Unexpected error ({code})" for code in _LOST)  # Serve's words (2.60) for what was never taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +59,7 @@ class ServedModels:
         self._entries = {entry.name: entry for entry in entries}
         self._by_grpc = {name: _streaming(entry.handle, objects=False) for name, entry in self._entries.items()}
         self._by_objects = {name: _streaming(entry.handle, objects=True) for name, entry in self._entries.items()}
+        self._readiness = Readiness({name: entry.handle for name, entry in self._entries.items()})
         self._is_ending = False
         self._under_way = 0
 
@@ -95,15 +91,16 @@ class ServedModels:
         """As `Models.generate`."""
         self._check_goes_on()
         self._entries[model].presence.check()
+        crowding = self._entries[model].crowding
         try:
-            with self._entries[model].crowding.visit(request.n) as visit:
+            with crowding.visit(request.n) as visit:
                 async with aclosing(self._heard(model, request)) as said:
                     async for each in said:
                         visit.heard(each)
                         yield each
         except Full as full:
             sentence = f"the replicas of {model} are busy: ask again in {full.retry_after_s:.1f} s"
-            yield Refused(TOO_MANY, BUSY, sentence, retry_after_s=full.retry_after_s)
+            yield Refused(TOO_MANY, BUSY, sentence, full.retry_after_s, free_bytes=crowding.free_bytes)
 
     async def _heard(self, model: str, request: CompletionRequest) -> AsyncGenerator[Said, None]:
         """What a replica says; raises Unavailable."""
@@ -112,7 +109,7 @@ class ServedModels:
         is_over = False
         self._under_way += 1
         try:
-            async with aclosing(_said(response, self._entries[model].presence)) as said:
+            async with aclosing(_each_word(response, self._entries[model].presence)) as said:
                 async for each in said:
                     is_over = isinstance(each, Completion | Refused)
                     yield each
@@ -127,7 +124,9 @@ class ServedModels:
     async def ready(self) -> None:
         """As `Models.ready`: some replica of each model says so."""
         self._check_goes_on()
-        await asyncio.gather(*(_check_ready(entry) for entry in self._entries.values()))
+        for entry in self._entries.values():
+            entry.presence.check()
+        await self._readiness.check()
 
     def end(self) -> int:
         """New requests are Unavailable from now on; how many are still under way, which go on."""
@@ -158,7 +157,7 @@ def _by_itself(call: Callable[..., Any], *arguments: Any) -> Any:
     return Context().run(call, *arguments)
 
 
-async def _said(response: Any, presence: Presence) -> AsyncGenerator[Said, None]:
+async def _each_word(response: Any, presence: Presence) -> AsyncGenerator[Said, None]:
     """One after another. Raises Unavailable."""
     try:
         await _taken(response, presence)
@@ -168,13 +167,11 @@ async def _said(response: Any, presence: Presence) -> AsyncGenerator[Said, None]
     except BackPressureError:
         sentence = "more requests wait for a replica than may: ask again"
         yield Refused(TOO_MANY, BUSY, sentence, retry_after_s=CROWDED_S)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+    except MAY_BE_LOSS as error:
+        if (why := loss_of(error)) is None:
             raise
-        raise _lost("it left the request off") from None  # the replica's own, which Serve hands over as it is
-    except (RayError, RayServeException, AioRpcError, RuntimeError) as error:
-        raise _unavailable(error) from None
+        refused = lost(why)
+        raise Unavailable(refused.code, refused.message, retry_after_s=RELOAD_S) from None
 
 
 async def _taken(response: Any, presence: Presence) -> None:
@@ -188,43 +185,9 @@ async def _taken(response: Any, presence: Presence) -> None:
         raise Unavailable(NOBODY, sentence, retry_after_s=RELOAD_S) from None
 
 
-async def _check_ready(entry: ServedEntry) -> None:
-    """Raises Unavailable."""
-    entry.presence.check()
-    try:
-        async with asyncio.timeout(READY_S):
-            refused: Refused | None = await entry.handle.ready.remote()
-    except TimeoutError:
-        raise Unavailable(NOBODY, f"no replica of {entry.name} answers", retry_after_s=RELOAD_S) from None
-    except (RayError, RayServeException) as error:
-        raise _unavailable(error) from None
-    if refused is not None:
-        raise Unavailable(refused.code, refused.message, retry_after_s=refused.retry_after_s or RELOAD_S)
-
-
 def _card(entry: ServedEntry) -> ModelCard | None:
     """None where nobody has told yet how long its texts may be."""
     if (facts := entry.presence.facts) is None:
         return None
     context_tokens = facts.context_tokens if facts.context_tokens > facts.most_tokens else None
-    return ModelCard(entry.name, entry.created, facts.most_tokens, context_tokens=context_tokens)
-
-
-def _unavailable(error: RayError | RayServeException | AioRpcError | RuntimeError) -> Unavailable:
-    """What Ray says of a replica. Whatever is no loss, by its kind or code, is a bug of ours, and goes on as it is:
-    what the replica itself raised, or a message that is too large.
-    """
-    match error:
-        case RayTaskError():
-            raise error
-        case RayError() | RayServeException():
-            return _lost(cause_of(error))
-        case AioRpcError() if error.code() in _LOST:
-            return _lost(error.details() or str(error.code()))
-        case RuntimeError() if str(error).startswith(_BROKEN_OFF):
-            return _lost("the call broke off before it was taken")
-    raise error
-
-
-def _lost(why: str) -> Unavailable:
-    return Unavailable(REPLICA_LOST, f"the replica that computed this is lost: {why}", retry_after_s=RELOAD_S)
+    return ModelCard(entry.name, entry.created, facts.most_tokens, context_tokens=context_tokens, room=facts.room)

@@ -125,6 +125,7 @@ class Settings(BaseModel):
     threads: Annotated[int, Field(ge=1, le=1_024)] | None = None  # of one worker; None divides the cores
 
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    model_impl: Literal["auto", "transformers"] = "auto"  # auto: a forward of our own, where there is one
     layout: Literal["token-major", "seq-major", "head-major"] = "token-major"
     granule: Granule | None = None  # None, on a GPU alone: what it recommends
 

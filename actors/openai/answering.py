@@ -20,6 +20,8 @@ from actors.openai.answer import Answer
 from actors.openai.asked import Asked, Stream
 from actors.openai.body import Body, Gone, Receive
 from actors.openai.documents import check_headers, document_of
+from actors.openai.endings import to_their_end
+from actors.openai.fitting import check_fits
 from actors.openai.forms import Form
 from actors.openai.hearing import Hearing, heard
 from actors.openai.limits import Limits
@@ -30,8 +32,8 @@ from actors.openai.record import Record
 from actors.openai.reply import Reply, Send
 from actors.openai.seams import ModelCard, Models, Unavailable
 from actors.openai.tokenizing import Tokenizing, fitting_tokens
-from kvcluster.services.batch.fields import shown
 from kvcluster.services.completion import Completion, CompletionRequest
+from kvcluster.services.given import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Answering:
         asked = self._form.asked(document, desk.limits)
         card = desk.card(asked.model)
         record.model = card.id
+        check_fits(asked, card)
         requests = await self._requests(asked, card)
         async with heard([desk.models.generate(card.id, request) for request in requests]) as hearing:
             answer = Answer(self._form, asked, await hearing.begun())
@@ -171,7 +174,7 @@ async def _while_connected(receive: Receive, work: Coroutine[Any, Any, None]) ->
     finally:
         working.cancel()
         watching.cancel()
-        await asyncio.gather(working, watching, return_exceptions=True)
+        await to_their_end((working, watching))
 
 
 async def _until_gone(receive: Receive) -> None:

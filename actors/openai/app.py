@@ -37,7 +37,7 @@ _CODES = {NOT_FOUND: "route_not_found", 405: "method_not_allowed"}
 
 def open_app(
     models: Models,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: Limits,
     *,
     observer: Observer | None = None,
     clock: Callable[[], float] = time.monotonic,

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.openai.asked import Asked, Conversation
-from actors.openai.checks import Check, flag, is_text, must_be, text, whole
+from actors.openai.checks import Check, flag, must_be, text, whole
 from actors.openai.fields import LONGEST_NAME, check_choices, given, max_tokens_of, of_request
 from actors.openai.limits import Limits
 from actors.openai.problems import wrong
 from actors.openai.seams import Message
 from actors.openai.streaming_fields import stream_of, stream_options
-from kvcluster.services.batch.fields import shown
 from kvcluster.services.completion import MOST_LOGPROBS, CompletionRequest
+from kvcluster.services.given import is_text, shown
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """What a template knows them by: developer is OpenAI's newer word for system, and templates know the older."""

@@ -1,7 +1,7 @@
 """What a field of a request may be: each check gives the value as the engine takes it, or the problem that names it.
 
-JSON's types count: "5" and 5.0 are no whole numbers, true is no 1, and half a surrogate pair is no text. A table of
-these, a check a field, is in `actors.openai.fields`; the batch job's own is in `kvcluster.services.batch.fields`.
+A table of these, a check a field, is in `actors.openai.fields`; what both this and the batch job's own table ask of a
+value is in `kvcluster.services.given`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from actors.openai.problems import Problem, wrong
-from kvcluster.services.batch.fields import shown
+from kvcluster.services.given import is_text, is_whole, shown
 
 Check = Callable[[str, Any], Any]
 
@@ -79,23 +79,3 @@ def texts(most: int, longest: int) -> Check:
         return tuple(given)
 
     return check
-
-
-def is_whole(value: object, low: int, high: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
-
-
-def is_text(value: object) -> bool:
-    """Half a surrogate pair is valid JSON and no text: neither a tokenizer nor UTF-8 takes it."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def alike(value: object, other: object) -> bool:
-    """Equal as JSON has it: 0 and 0.0 are, 0 and false are not."""
-    return isinstance(value, bool) == isinstance(other, bool) and value == other

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from actors.openai.asked import Asked
-from actors.openai.checks import Check, is_text, must_be, whole
-from actors.openai.fields import MOST_TOKENS, check_choices, given, max_tokens_of, of_request
+from actors.openai.checks import Check, must_be, whole
+from actors.openai.fields import check_choices, given, max_tokens_of, of_request
 from actors.openai.limits import Limits
 from actors.openai.problems import wrong
 from actors.openai.streaming_fields import stream_of, stream_options
 from kvcluster.services.completion import MOST_LOGPROBS, CompletionRequest
+from kvcluster.services.given import MOST_TOKENS, is_text
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
 

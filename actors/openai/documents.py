@@ -7,12 +7,12 @@ parser cannot hold.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from actors.openai.problems import Problem
 from kvcluster.services.completion import BAD_REQUEST
+from kvcluster.services.given import NotJson, no_number, object_of_pairs
 
 _IDENTITY = ("", "identity")
 
@@ -39,11 +39,13 @@ def document_of(body: bytes) -> dict[str, Any]:
     if not body.strip():
         raise _unreadable("the body is empty, and must be a JSON object")
     try:
-        document = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_no_number)
+        document = json.loads(body.decode(), object_pairs_hook=object_of_pairs, parse_constant=no_number)
     except UnicodeDecodeError as error:
         raise _unreadable(f"the body is not UTF-8 at byte {error.start + 1}") from None
     except json.JSONDecodeError as error:
         raise _unreadable(f"the body is not JSON at character {error.pos + 1}: {error.msg}") from None
+    except NotJson as error:
+        raise _unreadable(f"the body is not JSON that is taken: {error}") from None
     except ValueError:
         raise _unreadable("the body is not JSON that can be read: a number in it is too long") from None
     except RecursionError:
@@ -51,18 +53,6 @@ def document_of(body: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise _unreadable("the body must be a JSON object")
     return document
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise _unreadable(f"the field {json.dumps(twice[:40])} stands twice in one object of the body")
-    return fields
-
-
-def _no_number(name: str) -> None:
-    raise _unreadable(f"the body is not JSON: {name} is no number there")
 
 
 def _unreadable(sentence: str, code: str = "invalid_json") -> Problem:

@@ -5,7 +5,8 @@
     NEUTRAL    the answer would depend on it, and we have it not: only the values that change nothing are taken
     any other  is refused by name, as OpenAI's own server refuses what it does not know
 
-So nothing that would have changed the output is passed over in silence. Null is the default everywhere, as there.
+So nothing that would have changed the output is passed over in silence. LET_BE and NEUTRAL stand in
+`kvcluster.services.given`, and hold for a batch file's lines too. Null is the default everywhere, as there.
 `ignore_eos`, `min_tokens`, `cache_salt`, `top_k` and what follows it are vLLM's, which load generators send.
 """
 
@@ -14,15 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from actors.openai.checks import Check, alike, flag, must_be, number, part, text, texts, whole
+from actors.openai.checks import Check, flag, must_be, number, part, text, texts, whole
 from actors.openai.limits import Limits
 from actors.openai.problems import wrong
-from kvcluster.services.batch.fields import shown
 from kvcluster.services.completion import MOST_CHOICES
+from kvcluster.services.given import LONGEST_SALT, LONGEST_STOP, MOST_STOPS, MOST_TOKENS, objection
 
-MOST_TOKENS = 2**31 - 1
-MOST_STOPS = 4
-LONGEST_STOP = 1024  # each is looked for at every token, and held back as far as a text may begin it
 LONGEST_NAME = 256
 
 TAKEN: Mapping[str, Check] = {
@@ -38,51 +36,7 @@ TAKEN: Mapping[str, Check] = {
     "stop": texts(MOST_STOPS, LONGEST_STOP),
     "stream": flag,
     "ignore_eos": flag,
-    "cache_salt": text(LONGEST_NAME),
-}
-LET_BE = frozenset(
-    {
-        "metadata",
-        "parallel_tool_calls",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "request_id",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
-NEUTRAL: Mapping[str, tuple[Any, ...]] = {
-    "add_special_tokens": (True,),
-    "echo": (False,),
-    "suffix": ("",),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
-    "top_k": (0, -1),
-    "min_p": (0,),
-    "repetition_penalty": (1,),
-    "length_penalty": (1,),
-    "use_beam_search": (False,),
-    "stop_token_ids": ([],),
-    "skip_special_tokens": (True,),
-    "spaces_between_special_tokens": (True,),
-    "include_stop_str_in_output": (False,),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-    "return_token_ids": (False,),
-    "priority": (0,),
+    "cache_salt": text(LONGEST_SALT),
 }
 _OF_REQUEST = ("min_tokens", "n", "temperature", "top_p", "seed", "stop", "ignore_eos", "cache_salt")
 
@@ -94,27 +48,17 @@ def given(document: Mapping[str, Any], own: Mapping[str, Check]) -> dict[str, An
         Problem: the first field that is wrong or not taken.
     """
     checks = {**TAKEN, **own}
-    let_be = LET_BE | ({"tools"} if document.get("tool_choice") == "none" else set())  # none may be called
     values = {}
     for name, value in document.items():
-        if value is None or name in let_be:
+        if value is None:
             continue
         if name in checks:
             values[name] = checks[name](name, value)
-        else:
-            _check_neutral(name, value)
+        elif other := objection(name, value, document):
+            raise wrong(other.name, other.sentence, code=other.code)
     if "model" not in values:
         raise wrong("model", "model is missing: name one of those that GET /v1/models lists", code="missing_field")
     return values
-
-
-def _check_neutral(name: str, value: Any) -> None:
-    if name not in NEUTRAL:
-        known = shown(name)[1:-1]
-        raise wrong(known, f"{known} is not supported: remove it", code="unknown_field")
-    if not any(alike(value, neutral) for neutral in NEUTRAL[name]):
-        allowed = " or ".join(shown(neutral) for neutral in NEUTRAL[name])
-        raise wrong(name, f"{name} is not supported: leave it out, or give {allowed}", code="unsupported_field")
 
 
 def of_request(values: Mapping[str, Any]) -> dict[str, Any]:

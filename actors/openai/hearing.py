@@ -9,7 +9,7 @@ and is at most the answer.
         await hearing.begun()              each has memory, or one was refused and raises
         async for number, said in hearing.words(): Delta and Completion, until each prompt has its Completion
 
-Leaving the block in whatever way closes every generator before it is left.
+Leaving the block in whatever way, cancelled once or again and again, closes every generator before it is left.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from actors.openai.endings import to_their_end
 from actors.openai.problems import refused, unavailable
 from actors.openai.seams import Unavailable
 from kvcluster.services.completion import Begun, Completion, Delta, Refused, Said
@@ -26,14 +27,29 @@ Voice = AsyncGenerator[Said, None]
 
 
 class Hearing:
-    """Of `count` prompts, numbered from 0."""
+    """Of as many prompts as there are voices, numbered from 0."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, voices: Sequence[Voice]) -> None:
+        self._count = len(voices)
+        self._voices = voices
+        self._listeners: list[asyncio.Task[None]] = []
         self._words: asyncio.Queue[tuple[int, Said | BaseException]] = asyncio.Queue()
         self._room = asyncio.Semaphore(1)  # for a word; how a listener failed needs none
         self._all_begun = asyncio.Event()
-        self.closing: set[int] = set()  # prompts whose voice is being closed
+        self._closing: set[int] = set()  # prompts whose voice is being closed
+
+    def begin(self) -> None:
+        """Listen to all of them, until `end`. Within a running loop."""
+        self._listeners = [asyncio.create_task(self._listen(*each)) for each in enumerate(self._voices)]
+        for listener in self._listeners:
+            listener.add_done_callback(self._over)
+
+    async def end(self) -> None:
+        """Close them all. Whoever waits for it may be cancelled meanwhile, and is so once they are closed."""
+        for number, listener in enumerate(self._listeners):
+            if number not in self._closing:  # what closes its voice is let do so
+                listener.cancel()
+        await to_their_end(self._listeners)
 
     async def begun(self) -> list[Begun]:
         """What each began with, once each has begun.
@@ -62,7 +78,7 @@ class Hearing:
             whole += isinstance(said, Completion)
             yield number, said
 
-    async def listen(self, number: int, voice: Voice) -> None:
+    async def _listen(self, number: int, voice: Voice) -> None:
         """Hand over all that `voice` says, until its last word; and close it, however this ends."""
         try:
             async for said in voice:
@@ -73,11 +89,11 @@ class Hearing:
                 if isinstance(said, Completion | Refused):
                     return
         finally:
-            self.closing.add(number)
+            self._closing.add(number)
             await voice.aclose()
         raise Unavailable("cut_short", "the answer ended before it was whole: ask again", retry_after_s=1.0)
 
-    def ended(self, listener: asyncio.Task[None]) -> None:
+    def _over(self, listener: asyncio.Task[None]) -> None:
         """Hand over how it failed, if it did."""
         if not listener.cancelled() and (error := listener.exception()):
             self._words.put_nowait((0, error))
@@ -97,14 +113,9 @@ class Hearing:
 @asynccontextmanager
 async def heard(voices: Sequence[Voice]) -> AsyncIterator[Hearing]:
     """A hearing of these, each of which is closed when the block is left."""
-    hearing = Hearing(len(voices))
-    listeners = [asyncio.create_task(hearing.listen(number, voice)) for number, voice in enumerate(voices)]
-    for listener in listeners:
-        listener.add_done_callback(hearing.ended)
+    hearing = Hearing(voices)
+    hearing.begin()
     try:
         yield hearing
     finally:
-        for number, listener in enumerate(listeners):
-            if number not in hearing.closing:  # what closes its voice is let do so
-                listener.cancel()
-        await asyncio.wait(listeners)
+        await hearing.end()

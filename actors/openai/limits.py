@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kvcluster.services.completion import MOST_CHOICES
-from kvcluster.units import MIB
+MOST_PROMPTS = 32  # of one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +21,10 @@ class Limits:
     requests for an answer in hand at one time, streamed or not, from their first byte to the last of their answer.
     """
 
-    most_body_bytes: int = 4 * MIB
-    most_prompt_tokens: int | None = None
-    most_prompts: int = 32
-    most_choices: int = MOST_CHOICES
-    most_n: int = MOST_CHOICES
-    most_streams: int = 1024
-    api_key: str | None = field(default=None, repr=False)
+    most_body_bytes: int
+    most_prompt_tokens: int | None
+    most_prompts: int
+    most_choices: int
+    most_n: int
+    most_streams: int
+    api_key: str | None = field(repr=False)

@@ -19,9 +19,6 @@ class Full(Exception):
         super().__init__(f"there will be room in {retry_after_s:.1f} s")
         self.retry_after_s = retry_after_s
 
-    def __reduce__(self) -> tuple[type[Full], tuple[float]]:
-        return Full, (self.retry_after_s,)
-
 
 class Places:
     """`most` of them; `taken` are in use. What the others are told is `pace`'s to say."""

@@ -24,16 +24,21 @@ class Unavailable(Exception):
         self.reason = reason
         self.retry_after_s = retry_after_s
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.reason, str(self), self.retry_after_s)
-
-
-def _rebuild(reason: str, sentence: str, retry_after_s: float) -> Unavailable:
-    return Unavailable(reason, sentence, retry_after_s=retry_after_s)
-
 
 class WrongMessages(ValueError):
     """The model's chat template takes no such messages; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Of a model: each of so many replicas computes or keeps waiting so many texts at one time, and no more."""
+
+    replicas: int
+    texts: int
+
+    def most_prompts(self, n: int) -> int:
+        """How many prompts of `n` texts each fit; the texts of one prompt are computed by one replica."""
+        return self.replicas * (self.texts // n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,7 @@ class ModelCard:
 
     `max_model_len` are the most tokens of prompt and answer together: the smaller of the model's context and what its
     device can ever hold, because a chat that names no `max_tokens` asks for all of them. `context_tokens`: the model's
-    context, where it is the larger; None where it is the limit.
+    context, where it is the larger; None where it is the limit. `room` None: nobody knows how many texts fit.
     """
 
     id: str
@@ -50,6 +55,7 @@ class ModelCard:
     max_model_len: int
     owned_by: str = "kvcluster"
     context_tokens: int | None = None
+    room: Room | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 from actors.openai.asked import Stream
 from actors.openai.checks import Check, flag, must_be
 from actors.openai.problems import wrong
-from kvcluster.services.batch.fields import shown
+from kvcluster.services.given import shown
 
 _OPTIONS: Mapping[str, Check] = {
     "include_usage": flag,

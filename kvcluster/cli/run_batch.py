@@ -41,6 +41,7 @@ def run_batch(
         str | None, _setting("Nodes of the joined cluster with these devices each: how many, or all [1, this one]")
     ] = None,
     dtype: Annotated[str | None, _setting("float32 or bfloat16 [bfloat16]")] = None,
+    model_impl: Annotated[str | None, _setting("auto, or transformers: the model's own code [auto]")] = None,
     layout: Annotated[str | None, _setting("token-major, seq-major or head-major [token-major]")] = None,
     granule: Annotated[str | None, _setting("Memory grows by this much [64KiB; what a GPU recommends]")] = None,
     max_num_seqs: Annotated[int | None, _setting("Sequences that a worker runs together [16]")] = None,

@@ -49,6 +49,7 @@ def serve(
     ] = None,
     workers_per_device: Annotated[int | None, _setting("Replicas of the model on each device [1]")] = None,
     dtype: Annotated[str | None, _setting("float32 or bfloat16 [bfloat16]")] = None,
+    model_impl: Annotated[str | None, _setting("auto, or transformers: the model's own code [auto]")] = None,
     granule: Annotated[str | None, _setting("Memory grows by this much [64KiB; what a GPU recommends]")] = None,
     max_num_seqs: Annotated[int | None, _setting("Sequences that a replica runs together [16]")] = None,
     max_num_waiting: Annotated[int | None, _setting("How many may wait beside them [as many]")] = None,
@@ -101,7 +102,7 @@ def _serve(room: ModuleType, endpoint: Endpoint, ray_address: str | None) -> int
     try:
         with interrupts.stopped_once():
             tell(f"making {', '.join(endpoint.settings.served)} ready")
-            with room.open_endpoint(endpoint, address=ray_address) as opened:
+            with room.open_endpoint(endpoint, address=ray_address, tell=tell) as opened:
                 interrupts.heed()  # Ray has set a handler of its own
                 _show(endpoint, opened.url, opened.ray_address, out)
                 try:

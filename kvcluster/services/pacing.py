@@ -33,6 +33,10 @@ class Pace:
             self._gaps.append(now - self._short_since)
         self._short_since = now if is_short else None
 
+    def eased(self) -> None:
+        """Nobody lacks room any more: until somebody does, no time is measured."""
+        self._short_since = None
+
     def place(self, texts: int, *, behind: int, not_before_s: float = 0.0) -> float:
         """In how many seconds so many texts are to come back that are refused now, while `behind` others wait.
 

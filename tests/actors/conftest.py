@@ -53,6 +53,14 @@ def node_id() -> Iterator[str]:
     del os.environ["PYTHONPATH"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Behind what shuffles them: what ends the endpoint of its module comes after all that ask it."""
+    for last in [item for item in items if "ending_site" in getattr(item, "fixturenames", ())]:
+        items.remove(last)
+        places = [place for place, item in enumerate(items) if item.path == last.path]
+        items.insert(places[-1] + 1 if places else len(items), last)
+
+
 _numbers = itertools.count(10)
 
 

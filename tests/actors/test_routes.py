@@ -13,7 +13,7 @@ from ray.serve.request_router import PendingRequest
 
 from actors.devices import find_device
 from actors.router import PrefixRouter
-from actors.routes import Routes
+from actors.routes import Choice, Routes
 from actors.routing_stats import RoutingStats
 from kvcluster.services.completion import CompletionRequest
 from kvcluster.services.routing.known import MOST_AHEAD
@@ -39,7 +39,9 @@ def play(world: World, part: Callable[[Routes[Chair], list[Chair]], None]) -> No
     settings = world.settings(devices=2)
     for name in settings.device_names:
         find_device(name, world.node_id, settings)
-    told = [RoutingStats.of(IDENTITY, device=name, node_id=world.node_id) for name in settings.device_names]
+    told = [
+        RoutingStats.of(IDENTITY, device=name, node_id=world.node_id, token_bytes=1) for name in settings.device_names
+    ]
     chairs = [Chair(stats.device, stats.to_dict()) for stats in told]
 
     async def played() -> None:
@@ -51,7 +53,7 @@ def play(world: World, part: Callable[[Routes[Chair], list[Chair]], None]) -> No
             assert time.monotonic() < deadline, "both devices answer"
             await asyncio.sleep(0.01)
         part(routes, chairs)
-        routes.close()
+        routes.seat([SILENT])
         assert routes.ranks(REQUEST) == [[SILENT]]
 
     asyncio.run(played())
@@ -95,6 +97,35 @@ def test_a_replica_that_died_is_offered_nothing_and_neither_is_one_that_is_not_n
         assert routes.ranks(REQUEST) == [[SILENT]]
 
     play(world, part)
+
+
+def test_what_a_request_takes_is_counted_off_once_however_often_it_is_asked_where_it_goes(world: World) -> None:
+    small, large = CompletionRequest((1,), max_tokens=2_000), CompletionRequest((2,), max_tokens=20_000)
+
+    def part(routes: Routes[Chair], chairs: list[Chair]) -> None:
+        choice = Choice()
+        [[first], *_] = [routes.ranks(small, choice)[0] for _ in range(100)]
+        [[other], *_] = routes.ranks(large)
+        [[third], *_] = routes.ranks(small)
+        assert (first != other, third) == (True, first)
+
+    play(world, part)
+
+
+def test_a_router_asks_for_a_request_that_waits_by_the_choice_that_was_made_for_it(node_id: str) -> None:
+    """Serve's own object carries it, as a newer Serve might not let it."""
+    router = PrefixRouter(DeploymentID("seats", "app"), DeploymentHandleSource.REPLICA)
+
+    async def carried() -> list[object]:
+        asked = PendingRequest([REQUEST], {}, RequestMetadata("request", "one"))
+        seen: list[object] = []
+        for _ in range(2):
+            await router.choose_replicas([], asked)
+            seen += [value for value in vars(asked).values() if isinstance(value, Choice)]
+        return seen
+
+    one, same = asyncio.run(carried())
+    assert one is same
 
 
 def test_a_router_that_fails_inside_offers_two_by_chance(node_id: str) -> None:

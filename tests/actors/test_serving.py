@@ -1,7 +1,6 @@
 """`kvcluster serve` on the session's cluster, asked over HTTP: two models on one device, and what dies under them.
 
-One run for all tests, as a process of its own; each test finds it whole again. At the end it is told to end (SIGTERM)
-while it answers: what is under way is finished, what is new is refused, and nothing of it is left.
+One run for all tests, as a process of its own; each test finds it whole again, and the one that ends it comes last.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,11 @@ class Site:
     def become_whole(self) -> None:
         eventually(lambda: self.answers(ONE) and self.answers(TWO), "both models answer")
 
+    def word(self, model: str) -> dict[str, Any]:
+        """What its replica says of itself, a second ago at most."""
+        [word] = [each["word"] for each in self.kv()["workers"] if each["word"] and each["word"]["model"] == model]
+        return dict(word)
+
     @property
     def is_idle(self) -> bool:
         """Whether no request has memory: as the device itself says it."""
@@ -163,8 +168,10 @@ def started(node_id: str, folder: Path, tmp_path_factory: pytest.TempPathFactory
     try:
         site = Site(run, url_of(run, path / "err"), device, node_id)
         yield site
-        ends_in_order(site)
     finally:
+        run.terminate()  # where no test has ended it
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(TIMEOUT_S)
         run.kill()
         run.wait()
         serve.shutdown()  # where it has not ended as it should
@@ -186,18 +193,6 @@ def url_of(run: subprocess.Popen[str], errors: Path) -> str:
     return found[1]
 
 
-def ends_in_order(site: Site) -> None:
-    """It is told to end while it streams."""
-    site.become_whole()
-    stream = site.stream(ONE)
-    os.kill(site.run.pid, signal.SIGTERM)
-    refused = eventually(lambda: refusal(site.ask(TWO, PROMPTS[1], 1)), "new requests are refused")
-    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
-    assert int(refused.headers["retry-after"]) >= 1
-    assert stream.is_whole
-    assert site.run.wait(TIMEOUT_S) == 130
-
-
 def refusal(response: httpx2.Response) -> httpx2.Response | None:
     return None if response.status_code == 200 else response
 
@@ -206,6 +201,12 @@ def refusal(response: httpx2.Response) -> httpx2.Response | None:
 def site(started: Site) -> Site:
     started.become_whole()
     return started
+
+
+@pytest.fixture
+def ending_site(site: Site) -> Site:
+    """For the test that ends it: see `tests.actors.conftest`."""
+    return site
 
 
 def test_the_openai_client_streams_what_generate_says(site: Site, wanted: list[str]) -> None:
@@ -234,6 +235,16 @@ def test_every_prompt_of_one_request_is_answered_in_its_place(site: Site) -> Non
     assert [choice["text"] for choice in together.json()["choices"]] == alone * 3
 
 
+def test_as_many_prompts_as_a_replica_has_room_for_are_answered_and_one_more_is_refused_for_good(site: Site) -> None:
+    statuses = []
+    for prompts in (8, 9):  # max_num_seqs is 4, and as many may wait
+        body = asked(ONE, [], 1) | {"prompt": [list(PROMPTS[0])] * prompts}
+        answer = httpx2.post(f"{site.url}/v1/completions", json=body, timeout=TIMEOUT_S)
+        statuses.append(answer.status_code)
+    assert statuses == [200, 400]
+    assert answer.json()["error"]["param"] == "prompt"
+
+
 def test_a_cluster_on_which_serve_runs_is_not_touched_by_another_endpoint(site: Site, folder: Path) -> None:
     other = endpoint_from({"model": str(folder)}, Listening(port=free_port()))
     with pytest.raises(ConfigError, match="Ray Serve runs on this cluster already"), open_endpoint(other):
@@ -257,6 +268,7 @@ def test_two_models_have_their_sessions_with_one_device(site: Site) -> None:
 
 
 def test_the_memory_of_a_client_that_leaves_is_given_back_and_nothing_is_computed_for_it(site: Site) -> None:
+    before = site.word(ONE)["generated_tokens"]
     body = asked(ONE, PROMPTS[2], LONG, stream=True, n=8)  # seconds, on a busy machine too
     with httpx2.stream("POST", f"{site.url}/v1/completions", json=body, timeout=TIMEOUT_S) as response:
         lines = response.iter_lines()  # a name of its own: without one it is closed at once, and the client has left
@@ -264,8 +276,12 @@ def test_the_memory_of_a_client_that_leaves_is_given_back_and_nothing_is_compute
         assert (response.status_code, '"error"' in first) == (200, False), first
         assert not site.is_idle
     eventually(lambda: site.is_idle, "its memory is back")
-    [word] = [each["word"] for each in site.kv()["workers"] if each["word"]["model"] == ONE]
-    assert (word["running"], word["waiting"]) == (0, 0)
+    word = eventually(lambda: idle(site.word(ONE)), "its replica computes for nobody")
+    assert word["generated_tokens"] - before < 8 * LONG
+
+
+def idle(word: dict[str, Any]) -> dict[str, Any] | None:
+    return None if word["running"] or word["waiting"] else word
 
 
 def test_a_killed_replica_ends_its_streams_with_an_error_and_no_others(site: Site) -> None:
@@ -286,6 +302,17 @@ def test_streams_go_on_when_their_device_dies(site: Site) -> None:
     assert stream.is_whole
     assert said_by(stream) == undisturbed
     eventually(lambda: site.answers(TWO), "the device serves again")
+
+
+def test_an_endpoint_that_is_told_to_end_finishes_what_is_under_way_and_refuses_what_is_new(ending_site: Site) -> None:
+    stream = ending_site.stream(ONE)
+    os.kill(ending_site.run.pid, signal.SIGTERM)
+    refused = eventually(lambda: refusal(ending_site.ask(TWO, PROMPTS[1], 1)), "new requests are refused")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "shutting_down")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert stream.is_whole
+    assert ending_site.run.wait(TIMEOUT_S) == 130
+    assert serve.status().applications == {}
 
 
 def said_by(stream: Stream) -> str:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +40,7 @@ class StandIn(ModuleType):
         super().__init__("actors.endpoint")
         self.opened: list[tuple[Endpoint, str | None]] = []
         self.open = 0
+        self.waits_for: list[str] = []
 
     def checked_by_serve(self, endpoint: Endpoint) -> None:
         if endpoint.application.get("route_prefix") == "x":
@@ -50,7 +51,11 @@ class StandIn(ModuleType):
             raise ModelNotFound(model="/nowhere", reason="no such folder")
 
     @contextmanager
-    def open_endpoint(self, endpoint: Endpoint, *, address: str | None = None) -> Iterator[Opened]:
+    def open_endpoint(
+        self, endpoint: Endpoint, *, address: str | None, tell: Callable[[str], object]
+    ) -> Iterator[Opened]:
+        for sentence in self.waits_for:
+            tell(sentence)
         self.opened.append((endpoint, address))
         self.open += 1
         timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGTERM))
@@ -90,6 +95,13 @@ def test_it_says_where_it_is_and_how_to_ask_it_and_ends_at_a_signal(stand_in: St
     assert stand_in.open == 0
     [(_, address)] = stand_in.opened
     assert address == "auto"
+
+
+def test_what_takes_long_is_told_on_standard_error_before_it_is_ready(stand_in: StandIn) -> None:
+    stand_in.waits_for = ["still waiting for tiny: no CPU"]
+    result = run("--model", "/models/tiny")
+    assert result.stderr.splitlines()[:2] == ["making tiny ready", "still waiting for tiny: no CPU"]
+    assert "waiting" not in result.stdout
 
 
 def test_the_file_says_what_is_served_and_options_win(stand_in: StandIn, tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from actors.answers import Answers
+from actors.answers import Answers, computed
 from actors.loop import serve
 from actors.openai.prompts import ModelPrompts
 from actors.openai.seams import ModelCard, Prompts
@@ -36,14 +36,10 @@ class Served:
         return ModelPrompts(self.world.tokenizer)
 
     async def generate(self, model: str, request: CompletionRequest) -> AsyncGenerator[Said, None]:
-        with self.answers.awaited() as answer:
-            self.service.submit(answer.key, request)
-            try:
-                while not answer.is_over:
-                    for said in await answer.more():
-                        yield said
-            finally:
-                self.service.cancel(answer.key)
+        async with aclosing(computed(request, self.service, self.answers)) as words:
+            async for said in words:
+                for each in said:
+                    yield each
 
     async def kv(self) -> Mapping[str, Any]:
         return {"free_bytes": self.world.free_bytes}

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from actors.openai.app import open_app
 from kvcluster.services.completion import Begun, Completion, Delta, Likelihood
+from tests.openai.apps import open_app
 from tests.openai.asking import ask, texts_of
 from tests.openai.scripted import Scripted, Step, spoken, spoken_twice
 

@@ -12,17 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from actors.openai import body as body_room
-from actors.openai.app import open_app
 from actors.openai.body import LET_GO_BYTES
-from actors.openai.fields import LET_BE, NEUTRAL, TAKEN
-from actors.openai.limits import Limits
+from actors.openai.fields import TAKEN
+from kvcluster.services.given import LET_BE, NEUTRAL
 from kvcluster.units import MIB
+from tests.openai import apps
+from tests.openai.apps import open_app
 from tests.openai.asking import JSON, Call, ask, run
 from tests.openai.scripted import Scripted, spoken
 
 ROUTES = ("/v1/completions", "/v1/chat/completions")
 ASKED = {"model": "tiny", "prompt": "abc", "messages": [{"role": "user", "content": "abc"}]}
-LIMITS = Limits(most_body_bytes=1_000_000)
+LIMITS = replace(apps.LIMITS, most_body_bytes=1_000_000)
 
 
 def assert_told(call: Call) -> None:

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from actors.openai.app import open_app
 from actors.openai.tokenizing import MOST_THREADS
 from kvcluster.services.completion import Begun, Delta
+from tests.openai.apps import open_app
 from tests.openai.asking import Call
 from tests.openai.scripted import CARD, LetterPrompts, Scripted, Step, spoken
 
@@ -20,9 +20,25 @@ STREAMED = b'{"model": "tiny", "prompt": ["a", "b"], "stream": true}'
 WHOLE = b'{"model": "tiny", "prompt": ["a", "b"]}'
 
 Leave = Callable[[Call, "asyncio.Task[None]"], object]
+
+
+def cancel_often(running: asyncio.Task[None], times: int = 20) -> None:
+    """Now, and at each of the next turns of the loop."""
+    running.cancel()
+    if times:
+        asyncio.get_running_loop().call_soon(cancel_often, running, times - 1)
+
+
+def leave_both_ways(call: Call, running: asyncio.Task[None]) -> None:
+    call.gone.set()
+    cancel_often(running)
+
+
 LEAVES: dict[str, Leave] = {
     "the connection ends": lambda call, running: call.gone.set(),
     "the server gives the request up": lambda call, running: running.cancel(),
+    "the server gives it up again and again": lambda call, running: cancel_often(running),
+    "the connection ends, and the server gives it up too": leave_both_ways,
 }
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from actors.openai.app import open_app
-from actors.openai.fields import LET_BE
 from actors.openai.limits import Limits
 from actors.openai.seams import Message
 from actors.openai.tokenizing import BEGINNING
+from kvcluster.services.given import LET_BE
+from tests.openai.apps import LIMITS, open_app
 from tests.openai.asking import ask
 from tests.openai.scripted import CARD, LetterPrompts, Scripted, spoken
 
@@ -164,7 +164,7 @@ def test_likeliest_tokens_are_refused_where_no_log_probabilities_are_asked_for()
 
 
 def test_no_more_texts_or_prompts_than_the_limits_are_asked_for() -> None:
-    app = open_app(Scripted([]), Limits(most_choices=3, most_prompts=2, most_n=2))
+    app = open_app(Scripted([]), replace(LIMITS, most_choices=3, most_prompts=2, most_n=2))
 
     for body, param in (({"n": 3}, "n"), ({"prompt": ["a", "b"], "n": 2}, "n"), ({"prompt": ["a"] * 3}, "prompt")):
         call = ask(app, COMPLETIONS, ASKED | body)
@@ -174,9 +174,9 @@ def test_no_more_texts_or_prompts_than_the_limits_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("limits", "body"),
     [
-        (Limits(), {"prompt": "a" * 500, "max_tokens": 13}),
-        (Limits(), {"prompt": "a" * 512}),
-        (Limits(most_prompt_tokens=10), {"prompt": [1] * 11}),
+        (LIMITS, {"prompt": "a" * 500, "max_tokens": 13}),
+        (LIMITS, {"prompt": "a" * 512}),
+        (replace(LIMITS, most_prompt_tokens=10), {"prompt": [1] * 11}),
     ],
 )
 def test_a_prompt_that_does_not_fit_is_told_the_figures(limits: Limits, body: dict[str, Any]) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from actors.openai.app import open_app
 from actors.openai.observer import Ended
 from actors.openai.seams import Unavailable
 from kvcluster.services.completion import Refused
+from tests.openai.apps import open_app
 from tests.openai.asking import Call, ask
 from tests.openai.scripted import Scripted, Step, spoken
 

@@ -10,9 +10,9 @@ import httpx2
 import openai
 import pytest
 
-from actors.openai.app import open_app
 from actors.openai.seams import Models, Unavailable
 from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from tests.openai.apps import open_app
 from tests.openai.asking import Call
 from tests.openai.scripted import Scripted, spoken
 from tests.openai.served import Served

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from actors.openai.app import open_app
-from actors.openai.limits import Limits
-from actors.openai.seams import Unavailable
+from actors.openai.seams import Room, Unavailable
 from kvcluster.services.completion import Begun, Delta, Refused
+from tests.openai.apps import LIMITS, open_app
 from tests.openai.asking import Call, ask, texts_of
-from tests.openai.scripted import Scripted, Step, spoken
+from tests.openai.scripted import CARD, Scripted, Step, spoken
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 ASKED = {"model": "tiny", "prompt": "abc"}
@@ -34,6 +34,27 @@ def test_a_refusal_says_why_and_when_to_come_back(stream: bool) -> None:
         "code": "kv_memory_full",
         "kvcluster": {"reason": "kv_memory_full", "need_bytes": 4096, "free_bytes": 512, "retry_after_s": 2.25},
     }
+
+
+@pytest.mark.parametrize(
+    ("room", "prompts", "n", "param"),
+    [
+        (Room(1, 32), 17, 2, "n"),
+        (Room(1, 8), 9, 1, "prompt"),
+        (Room(2, 32), 3, 20, "n"),  # 60 texts in room for 64, and 20 at a replica leave none for 20 more
+        (Room(3, 4), 13, 1, "prompt"),
+    ],
+)
+def test_more_texts_than_there_can_ever_be_at_one_time_are_refused_for_good_and_nobody_is_asked(
+    room: Room, prompts: int, n: int, param: str
+) -> None:
+    models = Scripted([spoken("hi")], card=replace(CARD, room=room))
+    call = ask(open_app(models), COMPLETIONS, ASKED | {"prompt": ["abc"] * prompts, "n": n})
+    assert (call.status, call.error["code"], call.error["param"]) == (400, "invalid_value", param)
+    assert "retry-after" not in call.answer_headers
+    assert models.asked == []
+    fits = ask(open_app(models), COMPLETIONS, ASKED | {"prompt": ["abc"] * room.most_prompts(n), "n": n})
+    assert fits.status == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -141,7 +162,7 @@ def test_a_request_too_many_is_told_to_come_back_and_a_place_is_free_again_after
     async def story() -> None:
         waits = asyncio.Event()
         models = Scripted([[waits, *spoken("a")], spoken("b")])
-        app = open_app(models, Limits(most_streams=1))
+        app = open_app(models, replace(LIMITS, most_streams=1))
         first = Call(app, COMPLETIONS, (BODY,))
         running = asyncio.create_task(first.run())
         await models.came.wait()

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from actors.openai.app import open_app
-from actors.openai.limits import Limits
 from actors.openai.seams import Unavailable
+from tests.openai.apps import LIMITS, open_app
 from tests.openai.asking import JSON, ask, look
 from tests.openai.scripted import CARD, Scripted, spoken
 
@@ -76,7 +77,7 @@ def test_an_unknown_route_or_method_is_told_so_in_the_form_of_every_error(method
 
 @pytest.mark.parametrize("given", [None, "Bearer wrong", "secret", "Basic secret", "Bearer secret ", "Bearer \xff"])
 def test_nothing_but_health_is_open_without_the_api_key(given: str | None) -> None:
-    app = open_app(Scripted([spoken("hi")]), Limits(api_key="secret"))
+    app = open_app(Scripted([spoken("hi")]), replace(LIMITS, api_key="secret"))
     headers = JSON | ({"authorization": given} if given else {})
 
     call = ask(app, COMPLETIONS, {"model": "tiny", "prompt": "a"}, headers=headers)
@@ -87,7 +88,7 @@ def test_nothing_but_health_is_open_without_the_api_key(given: str | None) -> No
 
 
 def test_where_the_application_has_a_prefix_health_is_open_too_and_nothing_else() -> None:
-    app = open_app(Scripted([spoken("hi")]), Limits(api_key="secret"))
+    app = open_app(Scripted([spoken("hi")]), replace(LIMITS, api_key="secret"))
 
     assert look(app, "/llm/health", root_path="/llm").status == 200
     assert look(app, "/llm/v1/models", root_path="/llm").status == 401
@@ -95,7 +96,7 @@ def test_where_the_application_has_a_prefix_health_is_open_too_and_nothing_else(
 
 
 def test_whoever_sends_the_api_key_is_answered_and_it_is_never_shown() -> None:
-    limits = Limits(api_key="secret")
+    limits = replace(LIMITS, api_key="secret")
     headers = JSON | {"authorization": "bearer secret"}  # HTTP: the scheme's case is of no matter
 
     call = ask(

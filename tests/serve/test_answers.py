@@ -73,16 +73,16 @@ def test_two_requests_hear_only_what_is_said_of_them() -> None:
     assert asyncio.run(heard()) == ([DONE], [BEGUN, LOST])
 
 
-def test_what_is_said_of_a_request_that_nobody_waits_for_is_dropped() -> None:
-    async def left() -> int:
+def test_what_is_said_of_a_request_that_nobody_waits_for_reaches_nobody() -> None:
+    async def heard() -> list[Said]:
         answers = Answers()
+        with answers.awaited() as gone:
+            pass
         with answers.awaited() as answer:
-            key = answer.key
-        answers.hand_over([(key, delta("late"))])
-        await asyncio.sleep(0)
-        return len(answers)
+            answers.hand_over([(gone.key, delta("late")), (answer.key, DONE)])
+            return await whole(answer)
 
-    assert asyncio.run(left()) == 0
+    assert asyncio.run(heard()) == [DONE]
 
 
 def test_after_the_last_word_nothing_more_is_heard() -> None:

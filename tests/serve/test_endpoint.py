@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from actors.endpoint import check_free, check_room, checked_by_serve, url_of
+from actors.endpoint import check_room, checked_by_serve
+from actors.listening import check_free, url_of
 from actors.rollout import reason_of_failure
 from actors.serve_app import build
 from kvcluster.config import ConfigError

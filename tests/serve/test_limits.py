@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from actors.openai.limits import Limits
+from actors.openai.limits import MOST_PROMPTS, Limits
 from actors.serve_app import limits_of
 from kvcluster.config import settings_of
 from kvcluster.serving_config import ServingSettings
@@ -15,8 +15,7 @@ OWN = {"max_body": "1MiB", "max_prompt_tokens": 5, "max_choices": 2, "max_stream
 
 def test_every_limit_of_the_settings_is_one_of_the_http_side() -> None:
     given = limits_of(settings_of(ServingSettings, {"model": "m", **OWN}))
-    most = Limits().most_prompts
-    assert given == Limits(MIB, 5, most, most_choices=2, most_n=2, most_streams=3, api_key="k")
+    assert given == Limits(MIB, 5, MOST_PROMPTS, most_choices=2, most_n=2, most_streams=3, api_key="k")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError
+from grpc import StatusCode
+from grpc.aio import AioRpcError, Metadata
+from ray.exceptions import ActorDiedError, RayTaskError
 from ray.serve.exceptions import DeploymentUnavailableError
 
 from actors import presence
@@ -102,8 +104,19 @@ def test_what_is_asked_of_a_model_that_nobody_has_met_is_unavailable_at_once() -
     assert (models.cards(), models.are_there) == ([], False)
 
 
-@pytest.mark.parametrize("error", [ActorDiedError(), DeploymentUnavailableError("m")])
-def test_a_model_is_asked_for_its_facts_until_it_has_told_them(error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        ActorDiedError(),
+        DeploymentUnavailableError("m"),
+        AioRpcError(StatusCode.CANCELLED, Metadata(), Metadata(), "the server ended"),
+        RuntimeError(f"Unexpected error ({StatusCode.CANCELLED}): ."),
+        asyncio.CancelledError(),  # the replica's own
+        RayTaskError("facts", "a traceback", ValueError("a bug")),
+        ValueError("a bug"),
+    ],
+)
+def test_a_model_is_asked_for_its_facts_until_it_has_told_them_however_the_question_fails(error: Exception) -> None:
     models = served(handle := Handle())
 
     async def starts() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import replace
@@ -17,10 +17,11 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 from ray.serve._private.constants import RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
-from actors import served_models
+from actors import readiness, served_models
 from actors.crowding import Crowding
 from actors.openai.seams import Message, Unavailable
 from actors.presence import Presence
+from actors.readiness import KEPT_S, Readiness
 from actors.served_model import ModelFacts
 from actors.served_models import ServedEntry, ServedModels, may_be_large
 from kvcluster.services.completion import Begun, Completion, CompletionRequest, Delta, Likelihood, Refused, Said
@@ -45,7 +46,7 @@ class Response:
     def __init__(self, steps: Sequence[Sequence[Said]], error: Exception | None, hangs: bool) -> None:
         self._steps = list(steps)
         self.error = error
-        self._hangs = hangs
+        self.hangs = hangs
         self.is_cancelled = False
         self.at_the_first: Callable[[], object] = lambda: None  # what happens while the first step is on its way
 
@@ -60,7 +61,7 @@ class Response:
             return self._steps.pop(0)
         if self.error:
             raise self.error
-        if self._hangs:
+        if self.hangs:
             await asyncio.Event().wait()
         raise StopAsyncIteration
 
@@ -84,6 +85,7 @@ class Handle:
         self.calls: list[tuple[str | None, bool]] = []  # for which HTTP request, and whether by Ray's objects
         self._by_objects = True
         self.generate = self
+        self.looks: list[Look] = []
         self.ready = Asked(self._ready)
 
     def options(self, *, stream: bool, _by_reference: bool) -> Handle:
@@ -97,10 +99,31 @@ class Handle:
         self.calls.append((HTTP_REQUEST.get(None), self._by_objects))
         return self.response
 
-    async def _ready(self) -> Refused | None:
-        if self.response.error:
-            raise self.response.error
+    def _ready(self) -> Look:
+        self.looks.append(Look(self.response, self._refusal))
+        return self.looks[-1]
+
+
+class Look:
+    """A question whether a replica is ready."""
+
+    def __init__(self, response: Response, refusal: Refused | None) -> None:
+        self._response = response
+        self._refusal = refusal
+        self.is_cancelled = False
+
+    def __await__(self) -> Generator[Any, None, Refused | None]:
+        return self._answer().__await__()
+
+    async def _answer(self) -> Refused | None:
+        if self._response.error:
+            raise self._response.error
+        if self._response.hangs:
+            await asyncio.Event().wait()
         return self._refusal
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
 
 
 class Asked:
@@ -274,13 +297,66 @@ AWAY = Refused(503, "device_restarting", "it is away", retry_after_s=2.0)
 
 @pytest.mark.parametrize(
     ("bad", "reason"),
-    [(Handle(refusal=AWAY), "device_restarting"), (Handle(error=ActorDiedError()), "replica_lost")],
+    [
+        (Handle(refusal=AWAY), "device_restarting"),
+        (Handle(error=ActorDiedError()), "replica_lost"),
+        (Handle(error=AioRpcError(StatusCode.CANCELLED, Metadata(), Metadata(), "it ended")), "replica_lost"),
+        (Handle(error=RuntimeError(f"Unexpected error ({StatusCode.CANCELLED}): .")), "replica_lost"),
+        (Handle(error=asyncio.CancelledError()), "replica_lost"),
+    ],
 )
 def test_it_is_ready_only_when_each_model_is(bad: Handle, reason: str) -> None:
     asyncio.run(served(Handle(), Handle()).ready())
     with pytest.raises(Unavailable) as raised:
         asyncio.run(served(Handle(), bad).ready())
     assert raised.value.reason == reason
+
+
+def test_more_requests_than_may_wait_say_nothing_against_those_who_compute_them() -> None:
+    full = Handle(error=BackPressureError(num_queued_requests=3, max_queued_requests=2))
+    asyncio.run(served(full).ready())
+
+
+def test_a_question_that_nobody_answers_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "READY_S", 0.0)
+    handle = Handle(hangs=True)
+    with pytest.raises(Unavailable, match="no replica of m0 answers"):
+        asyncio.run(served(handle).ready())
+    assert [look.is_cancelled for look in handle.looks] == [True]
+
+
+def test_however_many_ask_whether_it_is_ready_a_replica_is_asked_once_a_second() -> None:
+    clock, handle = ManualClock(), Handle(refusal=AWAY)
+    ready = Readiness({"m0": handle}, clock=clock)
+
+    async def looks() -> list[int]:
+        counts = []
+        for _ in range(2):
+            for _ in range(2):
+                told = await asyncio.gather(*(ready.check() for _ in range(8)), return_exceptions=True)
+                assert [str(each) for each in told] == [AWAY.message] * 8
+            counts.append(len(handle.looks))
+            clock.advance(KEPT_S)
+        return counts
+
+    assert asyncio.run(looks()) == [1, 2]
+
+
+def test_whoever_is_refused_by_the_gateway_hears_how_much_memory_was_free_for_the_last_that_a_replica_refused() -> None:
+    busy = Refused(429, "server_busy", "busy", 1.0, need_bytes=4096, free_bytes=512)
+    models = served(Handle([(), SAID[:1], (), [busy]]))  # to two calls, one after the other
+
+    async def asks() -> list[Said]:
+        inside = models.generate("m0", REQUEST)
+        assert await anext(inside) == SAID[0]
+        assert await heard(models) == [busy]
+        refused = await heard(models)
+        await inside.aclose()
+        return refused
+
+    [refused] = asyncio.run(asks())
+    assert isinstance(refused, Refused)
+    assert (refused.code, refused.need_bytes, refused.free_bytes) == ("server_busy", None, 512)
 
 
 @pytest.mark.parametrize(("logprobs", "n"), [(None, 1), (0, 1), (20, 1), (20, 8)])

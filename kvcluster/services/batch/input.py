@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import stat
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -17,8 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from kvcluster.errors import KvClusterError
-from kvcluster.services.batch.fields import WrongField, asked_of, custom_id_of, request_of, shown
+from kvcluster.services.batch.fields import WrongField, asked_of, custom_id_of, request_of
 from kvcluster.services.completion import BAD_REQUEST, CompletionRequest, Refused
+from kvcluster.services.given import NotJson, no_number, object_of_pairs
 from kvcluster.units import MIB, format_bytes
 
 LONGEST_LINE_BYTES = 8 * MIB
@@ -105,7 +105,7 @@ def _unique(line: Line, first_with: dict[str, int]) -> Line:
 def _line(number: int, raw: bytes) -> Line:
     custom_id = None
     try:
-        document = _document(raw)
+        document = document_of(raw)
         custom_id = custom_id_of(document)
         return Line(number, custom_id, request_of(document), _digest(asked_of(document)))
     except WrongField as wrong:
@@ -120,19 +120,24 @@ def _digest(content: bytes) -> str:
     return blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
 
-def _document(raw: bytes) -> dict[str, Any]:
+def document_of(raw: bytes) -> dict[str, Any]:
+    """The object that a line is.
+
+    Raises:
+        WrongField: it is none.
+    """
     if len(raw) > LONGEST_LINE_BYTES:
         raise WrongField("line_too_long", f"the line is longer than {format_bytes(LONGEST_LINE_BYTES)}")
     if raw.startswith(_BYTE_ORDER_MARK):
         raise WrongField("invalid_json", "the line begins with a byte order mark: save the file as UTF-8 without one")
     try:
-        document = json.loads(raw.decode("utf-8"), object_pairs_hook=_object)
+        document = json.loads(raw.decode("utf-8"), object_pairs_hook=object_of_pairs, parse_constant=no_number)
     except UnicodeDecodeError as error:
         raise WrongField("not_utf8", f"the line is not UTF-8 at byte {error.start + 1}") from None
     except json.JSONDecodeError as error:
         raise WrongField("invalid_json", f"the line is not JSON at character {error.pos + 1}: {error.msg}") from None
-    except WrongField:  # from `_object`, and a ValueError too
-        raise
+    except NotJson as error:
+        raise WrongField("invalid_json", f"the line is not JSON that is taken: {error}") from None
     except ValueError:
         raise WrongField("invalid_json", "the line is not JSON that can be read: a number in it is too long") from None
     except RecursionError:
@@ -140,11 +145,3 @@ def _document(raw: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise WrongField("invalid_json", "the line is not a JSON object")
     return document
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
-        raise WrongField("invalid_json", f"the field {shown(twice)} stands twice in one object")
-    return fields
