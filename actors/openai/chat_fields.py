@@ -12,7 +12,7 @@ from actors.openai.limits import Limits
 from actors.openai.problems import wrong
 from actors.openai.seams import Message
 from actors.openai.streaming_fields import stream_of, stream_options
-from kvcluster.services.completion import MOST_LOGPROBS, CompletionRequest
+from kvcluster.services.completion import MOST_LOGPROBS, CompletionRequest, Telling
 from kvcluster.services.given import is_text, shown
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
@@ -37,7 +37,7 @@ def chat_asked(document: Mapping[str, Any], limits: Limits) -> Asked:
     check_choices(values, limits, prompts=1)
     stream = stream_of(values)
     request = CompletionRequest(
-        (), logprobs=_logprobs(values), streams=True, parts=stream is not None, **of_request(values)
+        (), logprobs=_logprobs(values), tells=Telling.PARTS if stream else Telling.BEGUN, **of_request(values)
     )
     prompts = (Conversation(values["messages"]),)
     return Asked(values["model"], prompts, max_tokens_of(values), stream, request)

@@ -11,7 +11,7 @@ from actors.openai.fields import check_choices, given, max_tokens_of, of_request
 from actors.openai.limits import Limits
 from actors.openai.problems import wrong
 from actors.openai.streaming_fields import stream_of, stream_options
-from kvcluster.services.completion import MOST_LOGPROBS, CompletionRequest
+from kvcluster.services.completion import MOST_LOGPROBS, CompletionRequest, Telling
 from kvcluster.services.given import MOST_TOKENS, is_text
 
 DEFAULT_MAX_TOKENS = 16  # OpenAI's
@@ -34,7 +34,7 @@ def completion_asked(document: Mapping[str, Any], limits: Limits) -> Asked:
     check_choices(values, limits, prompts=len(prompts))
     stream = stream_of(values)
     request = CompletionRequest(
-        (), logprobs=values.get("logprobs"), streams=True, parts=stream is not None, **of_request(values)
+        (), logprobs=values.get("logprobs"), tells=Telling.PARTS if stream else Telling.BEGUN, **of_request(values)
     )
     max_tokens = max_tokens_of(values) or DEFAULT_MAX_TOKENS
     return Asked(values["model"], prompts, max_tokens, stream, request)

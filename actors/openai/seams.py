@@ -104,7 +104,7 @@ class Models(Protocol):
         ...
 
     def generate(self, model: str, request: CompletionRequest) -> AsyncGenerator[Said, None]:
-        """What is said of `request`, which streams: `Begun`, `Delta`s if it is wanted in parts, and a `Completion`;
+        """What is said of `request`, as it `tells`: `Begun`, `Delta`s if it is wanted in parts, and a `Completion`;
         or a `Refused` in the end.
 
         Closing it (`aclose`), or cancelling whoever waits for it, cancels the request: it is computed no further, and

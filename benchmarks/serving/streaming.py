@@ -38,7 +38,7 @@ from benchmarks.serving.client import Answer, Ending, Target, ask, completion
 from benchmarks.serving.endpoint import Beside, Endpoint, free_port
 from benchmarks.serving.figures import milliseconds
 from kvcluster.config import settings_of
-from kvcluster.services.completion import Completion, CompletionRequest
+from kvcluster.services.completion import Completion, CompletionRequest, Telling
 from kvcluster.serving_config import ServingSettings
 from kvcluster.testing.models import make_model
 
@@ -180,7 +180,9 @@ def _arms(target: Target, actor: ActorPath) -> dict[str, Arm]:
 
 
 def _request(prompt: str, *, streams: bool = False) -> CompletionRequest:
-    return CompletionRequest(prompt, max_tokens=TOKENS, temperature=0.0, ignore_eos=True, streams=streams)
+    return CompletionRequest(
+        prompt, max_tokens=TOKENS, temperature=0.0, ignore_eos=True, tells=Telling.PARTS if streams else Telling.WHOLE
+    )
 
 
 def _first_share(answers: Sequence[Answer]) -> Ratio:

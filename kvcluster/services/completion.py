@@ -9,12 +9,21 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 BAD_REQUEST, TOO_MANY, UNAVAILABLE = 400, 429, 503  # why somebody is `Refused`, as HTTP counts
 TOO_LONG, INVALID, BUSY = "context_length_exceeded", "invalid_value", "server_busy"  # its code
 
 MOST_CHOICES = 128  # of one request
 MOST_LOGPROBS = 20  # of one token
+
+
+class Telling(Enum):
+    """What is said of a request before its answer is whole."""
+
+    WHOLE = "nothing"
+    BEGUN = "that it has memory, and is computed from now on"
+    PARTS = "that, and each part as it is made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +35,8 @@ class CompletionRequest:
     a search of that width finds; their score is the sum of log-probabilities over length ** `length_penalty`.
 
     No end token and no end of a text before `min_tokens`. `logprobs`: of each token its log-probability and those of so
-    many that were likelier than all others; None: neither. With `streams` the answer arrives as it is made: `Begun`
-    once there is memory for it, `Delta`s (where it is wanted in `parts`), and the whole in the end.
+    many that were likelier than all others; None: neither. `tells` says what is heard
+    before the whole of it: nothing, `Begun` once there is memory for it, or `Delta`s after that too.
 
     `died_with` are sessions of workers that died while they had this very request, the newest first: whoever gets it
     next goes on where they ended, as far as their device still knows.
@@ -48,8 +57,7 @@ class CompletionRequest:
     early_stopping: bool = False
     min_tokens: int = 0
     logprobs: int | None = None
-    streams: bool = False
-    parts: bool = True
+    tells: Telling = Telling.WHOLE
     died_with: tuple[str, ...] = ()
 
     def with_seed(self) -> CompletionRequest:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kvcluster.services.completion import Begun, Completion, Delta, Likelihood
+from kvcluster.services.completion import Begun, Completion, Delta, Likelihood, Telling
 from tests.openai.apps import open_app
 from tests.openai.asking import ask, texts_of
 from tests.openai.scripted import Scripted, Step, spoken, spoken_twice
@@ -126,7 +126,7 @@ def test_what_is_asked_for_reaches_whoever_computes() -> None:
     ask(open_app(models), COMPLETIONS, ASKED | wanted | {"stop": "end", "logprobs": 2, "user": "me", "best_of": 1})
     (request,) = models.asked
     assert {name: getattr(request, name) for name in wanted} == wanted
-    assert (request.stop, request.logprobs, request.streams) == (("end",), 2, True)
+    assert (request.stop, request.logprobs, request.tells) == (("end",), 2, Telling.BEGUN)
 
 
 def test_a_chat_without_max_tokens_may_fill_the_context_and_a_completion_has_sixteen() -> None:

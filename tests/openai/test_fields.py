@@ -12,6 +12,7 @@ import pytest
 from actors.openai.limits import Limits
 from actors.openai.seams import Message
 from actors.openai.tokenizing import BEGINNING
+from kvcluster.services.completion import Telling
 from kvcluster.services.given import LET_BE
 from tests.openai.apps import LIMITS, open_app
 from tests.openai.asking import ask
@@ -274,4 +275,4 @@ def test_only_a_streamed_answer_is_wanted_in_parts(path: str, stream: bool) -> N
     models = Scripted([spoken("a", "b")])
     body = {"prompt": "ab"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "ab"}]}
     ask(open_app(models), path, {"model": "tiny", "stream": stream} | body)
-    assert [(request.streams, request.parts) for request in models.asked] == [(True, stream)]
+    assert [request.tells for request in models.asked] == [Telling.PARTS if stream else Telling.BEGUN]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
-from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from kvcluster.services.completion import Completion, CompletionRequest, Refused, Telling
 from kvcluster.services.request.settings import Fallback
 from tests.request.asking import asked, prompt
 from tests.request.told import Told, listen, told
@@ -84,7 +84,7 @@ def test_each_life_of_a_key_hears_its_whole_answer_or_nothing_after_its_cancel(
 
 
 def streaming(request: CompletionRequest) -> CompletionRequest:
-    return replace(request, streams=True)
+    return replace(request, tells=Telling.PARTS)
 
 
 def is_free(heard: dict[int, Told], key: int) -> bool:

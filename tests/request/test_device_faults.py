@@ -13,7 +13,7 @@ from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
 from kvcluster.errors import DeviceUnreachable
 from kvcluster.mapping.address_range import LeakedOnPurpose
-from kvcluster.services.completion import CompletionRequest, Refused
+from kvcluster.services.completion import CompletionRequest, Refused, Telling
 from kvcluster.services.request import RequestService, RequestSettings, open_request_service
 from kvcluster.testing.faulty_driver import FaultyDriver, Plan, failing, failing_every, failing_then, never
 from kvcluster.testing.invariants import assert_ledger_balances
@@ -35,7 +35,7 @@ class FaultyWorld:
     def run(self) -> Results:
         """All answers; none begins twice on the way, or says a word again."""
         for key, request in ASKED.items():
-            self.service.submit(key, replace(request, streams=True))
+            self.service.submit(key, replace(request, tells=Telling.PARTS))
         return {key: heard.whole for key, heard in told(self.world, [self.service]).items()}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvcluster.services.completion import Completion, Refused, answers_among
+from kvcluster.services.completion import Completion, Refused, Telling, answers_among
 from kvcluster.services.request import RequestService
 from kvcluster.services.request.refusals import Load, busy
 from kvcluster.services.request.settings import Fallback
@@ -20,7 +20,7 @@ Worlds = Callable[..., World]
 
 def submit(service: RequestService, *keys: int, tokens: int = 20, **more: object) -> None:
     for key in keys:
-        service.submit(key, asked(PROMPTS[key % len(PROMPTS)], tokens, streams=True, **more))
+        service.submit(key, asked(PROMPTS[key % len(PROMPTS)], tokens, tells=Telling.PARTS, **more))
 
 
 def refusals(service: RequestService) -> dict[int, Refused]:
@@ -119,7 +119,7 @@ def test_with_host_pages_full_too_the_caller_is_told_to_come_back(worlds: Worlds
     service = world.open(fallback=Fallback.HOST, max_num_waiting=1)
     heard: dict[int, Told] = {}
     for key in range(8):
-        service.submit(key, asked(prompt(key, 40), 30, streams=True))
+        service.submit(key, asked(prompt(key, 40), 30, tells=Telling.PARTS))
         for _ in range(3):
             service.step()
         listen(heard, [service])

@@ -9,7 +9,7 @@ import pytest
 
 from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
-from kvcluster.services.completion import Completion, CompletionRequest, Refused
+from kvcluster.services.completion import Completion, CompletionRequest, Refused, Telling
 from tests.request.asking import answer, asked, prompt, texts, wide
 from tests.request.conftest import PROMPTS
 from tests.request.told import told
@@ -53,7 +53,7 @@ def test_a_stop_string_before_so_many_tokens_is_text_as_any_other(
     again = whole.find(stop, len(early))
     world = worlds(granules=60)
     service = world.open()
-    service.submit(1, asked(PROMPT, 30, stop=(stop,), min_tokens=10, streams=True))
+    service.submit(1, asked(PROMPT, 30, stop=(stop,), min_tokens=10, tells=Telling.PARTS))
     said = told(world, [service])[1].completion
     assert said.text == (whole if again < 0 else whole[:again])
     assert said.text.startswith(early)

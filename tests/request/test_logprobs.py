@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
-from kvcluster.services.completion import Completion, CompletionRequest, Likelihood, Refused
+from kvcluster.services.completion import Completion, CompletionRequest, Likelihood, Refused, Telling
 from kvcluster.services.request.settings import Fallback
 from tests.request.asking import answer, asked, prompt, wide
 from tests.request.conftest import PROMPTS
@@ -102,7 +102,7 @@ def test_each_of_several_texts_has_its_own_and_asking_changes_no_text(worlds: Wo
 
 @pytest.mark.parametrize("settings", [{}, {"fallback": Fallback.HOST}], ids=["preempted", "moved"])
 def test_who_lost_its_memory_keeps_them_and_streams_them_once(worlds: Worlds, settings: dict[str, Any]) -> None:
-    requests = {key: asked(PROMPTS[key], LONG, logprobs=2, streams=True) for key in range(3)}
+    requests = {key: asked(PROMPTS[key], LONG, logprobs=2, tells=Telling.PARTS) for key in range(3)}
     roomy, short = worlds(granules=200), worlds(granules=14, blocks=200 if settings else 0)
     service = short.open(**settings)
     for key, request in requests.items():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvcluster.engine.tokenizer import Tokenizer
-from kvcluster.services.completion import Begun, Completion, CompletionRequest, Delta, Refused
+from kvcluster.services.completion import Begun, Completion, CompletionRequest, Delta, Refused, Telling
 from kvcluster.services.request.settings import Fallback
 from tests.request.asking import BEAM_TOKENS, TOKENS, asked, prompt, wide
 from tests.request.conftest import PROMPTS
@@ -25,7 +25,8 @@ LONG = 60
 def streamed(world: World, requests: dict[int, CompletionRequest], **settings: Any) -> dict[int, Told]:
     service = world.open(**settings)
     for key, request in requests.items():
-        service.submit(key, replace(request, streams=True))
+        tells = Telling.PARTS if request.tells is Telling.WHOLE else request.tells
+        service.submit(key, replace(request, tells=tells))
     return told(world, [service])
 
 
@@ -59,7 +60,9 @@ def test_a_streamed_request_says_what_the_unstreamed_one_says_and_begins_once(
 def test_a_request_that_wants_no_parts_hears_that_it_begins_once_and_then_the_whole(
     worlds: Worlds, requests: dict[int, CompletionRequest], granules: int
 ) -> None:
-    heard = streamed(worlds(granules=granules), {key: replace(each, parts=False) for key, each in requests.items()})
+    heard = streamed(
+        worlds(granules=granules), {key: replace(each, tells=Telling.BEGUN) for key, each in requests.items()}
+    )
     assert {key: each.answer for key, each in heard.items()} == unstreamed(worlds, requests)
     assert {key: (len(each.begun), each.deltas) for key, each in heard.items()} == dict.fromkeys(requests, (1, []))
 
@@ -67,7 +70,7 @@ def test_a_request_that_wants_no_parts_hears_that_it_begins_once_and_then_the_wh
 def test_a_token_is_told_at_the_step_that_chose_it(worlds: Worlds) -> None:
     world = worlds(granules=40)
     service = world.open()
-    service.submit(1, asked(PROMPTS[0], TOKENS, streams=True))
+    service.submit(1, asked(PROMPTS[0], TOKENS, tells=Telling.PARTS))
     heard: dict[int, Told] = {1: Told()}
     for step in range(1, TOKENS + 1):
         service.step()
@@ -86,7 +89,7 @@ def test_moves_to_host_pages_and_back_are_not_heard(worlds: Worlds) -> None:
 @pytest.mark.parametrize("steps", [1, 5, 9])
 def test_a_successor_tells_its_caller_all_of_the_text(worlds: Worlds, steps: int) -> None:
     world = worlds(granules=512, grace_s=60.0)
-    requests = {key: replace(request, streams=True) for key, request in DRAWN.items()}
+    requests = {key: replace(request, tells=Telling.PARTS) for key, request in DRAWN.items()}
     dead = Mortal(world)
     dead.submit(requests)
     dead.step(steps)
@@ -102,11 +105,11 @@ def test_a_successor_tells_its_caller_all_of_the_text(worlds: Worlds, steps: int
 def test_what_was_complete_when_its_worker_died_begins_and_ends_at_once(worlds: Worlds) -> None:
     world = worlds(granules=512, grace_s=60.0)
     dead = Mortal(world)
-    dead.submit({1: asked(PROMPTS[1], n=2, streams=True)})
+    dead.submit({1: asked(PROMPTS[1], n=2, tells=Telling.PARTS)})
     dead.finish()
     dead.die()
     successor = Mortal(world)
-    successor.submit({1: asked(PROMPTS[1], n=2, streams=True, died_with=(dead.session,))})
+    successor.submit({1: asked(PROMPTS[1], n=2, tells=Telling.PARTS, died_with=(dead.session,))})
     [heard] = told(world, [successor.service]).values()
     assert [delta.tokens for delta in heard.deltas] == [TOKENS, TOKENS]
     assert heard.completion.completion_tokens == 2 * TOKENS
@@ -127,7 +130,7 @@ def test_beams_are_told_at_once_when_their_search_is_over(worlds: Worlds) -> Non
     world = worlds(granules=10, blocks=200)
     request = wide(prompt(1, 16), 3)
     service = world.open()
-    service.submit(1, replace(request, streams=True))
+    service.submit(1, replace(request, tells=Telling.PARTS))
     heard = told(world, [service])[1]
     assert [delta.choice for delta in heard.deltas] == [0, 1, 2]
     assert heard.completion.completion_tokens == 3 * BEAM_TOKENS
@@ -136,7 +139,7 @@ def test_beams_are_told_at_once_when_their_search_is_over(worlds: Worlds) -> Non
 
 def test_beams_that_begin_again_begin_once_for_their_caller(worlds: Worlds) -> None:
     world = worlds(granules=10, blocks=40)
-    requests = {key: replace(wide(prompt(key, 10 + key), 4), streams=True) for key in range(4)}
+    requests = {key: replace(wide(prompt(key, 10 + key), 4), tells=Telling.PARTS) for key in range(4)}
     service = world.open()
     for key, request in requests.items():
         service.submit(key, request)
@@ -149,7 +152,7 @@ def test_nobody_is_told_before_the_end_who_does_not_stream(worlds: Worlds) -> No
     world = worlds(granules=60)
     service = world.open()
     service.submit(1, asked(PROMPTS[0]))
-    service.submit(2, asked(PROMPTS[1], streams=True))
+    service.submit(2, asked(PROMPTS[1], tells=Telling.PARTS))
     heard = told(world, [service])
     assert (heard[1].begun, heard[1].deltas) == ([], [])
     assert heard[2].deltas
@@ -165,9 +168,9 @@ def test_texts_of_a_request_that_has_begun_wait_where_others_are_sent_away(world
     """Three of its four texts find no room: their caller has heard that it began."""
     world = worlds(granules=9)
     service = world.open(fallback=Fallback.REFUSE)
-    service.submit(1, asked(prompt(1, 20), 30, n=4, streams=True))
+    service.submit(1, asked(prompt(1, 20), 30, n=4, tells=Telling.PARTS))
     service.step()
-    service.submit(2, asked(prompt(2, 40), 30, streams=True))
+    service.submit(2, asked(prompt(2, 40), 30, tells=Telling.PARTS))
     heard = told(world, [service])
     assert heard[1].completion.completion_tokens == 4 * 30
     assert isinstance(heard[2].answer, Refused)
@@ -179,7 +182,7 @@ def test_after_a_cancel_nothing_is_said_not_even_what_was_there_to_be_taken(worl
     world = worlds(granules=60)
     service = world.open()
     for key in (1, 2):
-        service.submit(key, asked(PROMPTS[key], streams=True))
+        service.submit(key, asked(PROMPTS[key], tells=Telling.PARTS))
     for _ in range(steps):
         service.step()
     service.cancel(1)
@@ -192,7 +195,7 @@ def test_after_a_cancel_nothing_is_said_not_even_what_was_there_to_be_taken(worl
 def test_an_answer_that_was_not_taken_when_its_cancel_came_is_never_given_and_its_key_is_free(worlds: Worlds) -> None:
     world = worlds(granules=60)
     service = world.open()
-    service.submit(1, asked(PROMPTS[1], 2, streams=True))
+    service.submit(1, asked(PROMPTS[1], 2, tells=Telling.PARTS))
     while service.statistics().requests_done == 0:
         service.step()
     service.cancel(1)
@@ -200,17 +203,17 @@ def test_an_answer_that_was_not_taken_when_its_cancel_came_is_never_given_and_it
         service.submit(1, asked(PROMPTS[1]))
     assert service.said() == []
     service.step()
-    service.submit(1, asked(PROMPTS[1], 3, streams=True))
+    service.submit(1, asked(PROMPTS[1], 3, tells=Telling.PARTS))
     assert told(world, [service])[1].completion.completion_tokens == 3
 
 
 def test_a_cancel_after_the_answer_was_taken_is_of_nothing(worlds: Worlds) -> None:
     world = worlds(granules=60)
     service = world.open()
-    service.submit(1, asked(PROMPTS[1], 2, streams=True))
+    service.submit(1, asked(PROMPTS[1], 2, tells=Telling.PARTS))
     assert told(world, [service])[1].completion.completion_tokens == 2
     service.cancel(1)
-    service.submit(1, asked(PROMPTS[1], 3, streams=True))
+    service.submit(1, asked(PROMPTS[1], 3, tells=Telling.PARTS))
     assert told(world, [service])[1].completion.completion_tokens == 3
 
 
@@ -226,7 +229,7 @@ def test_a_character_is_told_when_it_is_whole(worlds: Worlds) -> None:
 def test_what_is_said_is_a_begun_deltas_and_the_answer_in_this_order(worlds: Worlds) -> None:
     world = worlds(granules=60)
     service = world.open()
-    service.submit(1, asked(PROMPTS[1], 2, streams=True))
+    service.submit(1, asked(PROMPTS[1], 2, tells=Telling.PARTS))
     while service.step():
         pass
     assert [type(said) for _, said in service.said()] == [Begun, Delta, Delta, Completion]

@@ -18,7 +18,7 @@ from actors.openai.seams import ModelCard, Unavailable
 from actors.presence import NOBODY, STARTING, Presence
 from actors.served_model import ModelFacts
 from actors.served_models import ServedEntry, ServedModels
-from kvcluster.services.completion import CompletionRequest
+from kvcluster.services.completion import CompletionRequest, Telling
 from tests.serve.test_served_models import NoPrompts, crowding
 
 FACTS = ModelFacts(8)
@@ -91,7 +91,7 @@ def test_what_is_asked_of_a_model_that_nobody_has_met_is_unavailable_at_once() -
 
     async def asks() -> list[str]:
         reasons = []
-        for ask in (models.ready, lambda: anext(models.generate("m", CompletionRequest((1,), streams=True)))):
+        for ask in (models.ready, lambda: anext(models.generate("m", CompletionRequest((1,), tells=Telling.PARTS)))):
             with pytest.raises(Unavailable) as raised:
                 await ask()
             reasons.append(raised.value.reason)

@@ -24,13 +24,22 @@ from actors.presence import Presence
 from actors.readiness import KEPT_S, Readiness
 from actors.served_model import ModelFacts
 from actors.served_models import ServedEntry, ServedModels, may_be_large
-from kvcluster.services.completion import Begun, Completion, CompletionRequest, Delta, Likelihood, Refused, Said
+from kvcluster.services.completion import (
+    Begun,
+    Completion,
+    CompletionRequest,
+    Delta,
+    Likelihood,
+    Refused,
+    Said,
+    Telling,
+)
 from kvcluster.services.pacing import Pace
 from kvcluster.testing.clock import ManualClock
 
 HTTP_REQUEST: ContextVar[str] = ContextVar("HTTP_REQUEST")  # as Serve has one
 CALLER = "SERVE_REPLICA::a#Gateway#1"
-REQUEST = CompletionRequest((1, 2), streams=True)
+REQUEST = CompletionRequest((1, 2), tells=Telling.PARTS)
 SAID: list[Said] = [
     Begun(2, 0),
     Delta(0, "a", 1),

@@ -24,6 +24,7 @@ from kvcluster.services.completion import (
     TOO_LONG,
     CompletionRequest,
     Refused,
+    Telling,
 )
 from kvcluster.services.request.crew import Crew
 from kvcluster.services.request.generation import Generation
@@ -82,8 +83,8 @@ class Intake:
             sample=request.sample,
             min_tokens=request.min_tokens,
             logprobs=request.logprobs,
-            streams=request.streams,
-            in_parts=request.streams and request.parts,
+            streams=request.tells is not Telling.WHOLE,
+            in_parts=request.tells is Telling.PARTS,
             cache_root=self._cache_root(request.cache_salt),
             packed_prompt=packed(prompt),
         )
