@@ -2,7 +2,8 @@
 
 Obeys the rules of CUDA's virtual memory exactly, so that what runs here runs there: every violation is a
 DriverError (EINVAL, its cause says which rule) before any system call. Pages are allocated at create; capacity is
-enforced there too. 2 MiB: create 478 us, map 4, access 1, unmap 3; first touch costs more than all of them.
+enforced there too. 2 MiB: create 478 us, map 4, access 1, unmap 3; first touch costs more than all of them, and is
+spared to whoever writes there (`driver.population`).
 
 A process that only imports uses the same class: imported handles are not charged to the capacity.
 
@@ -16,7 +17,7 @@ import errno
 import mmap
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from kvcluster.driver import linux
 from kvcluster.driver.books import AddressBook, RuleBroken, Shelf, side_by_side
@@ -29,6 +30,7 @@ from kvcluster.driver.limits import (
     raise_descriptor_limit,
 )
 from kvcluster.driver.memories import Memories, check_writable
+from kvcluster.driver.population import Population
 from kvcluster.driver.protocol import Access, MemoryInfo, PhysicalHandle
 from kvcluster.driver.strict import Asked, Entrance, strict
 from kvcluster.driver.work import HostFence, Works
@@ -62,6 +64,7 @@ class HostDriver:
         self._calls: defaultdict[str, int] = defaultdict(int)
         self._works = Works()
         self._entrance = Entrance(_as_ours)
+        self._population = Population(self._populate, granule_bytes)
 
     @property
     def granularity_bytes(self) -> int:
@@ -113,6 +116,7 @@ class HostDriver:
             check_writable(pieces)
         self._calls["set_access"] += 1
         linux.protect(address, size_bytes, linux.PROT_READ if access is Access.READ else linux.PROT_READ_WRITE)
+        self._population.ask(address, size_bytes)
 
     @strict
     def unmap(self, address: int, size_bytes: int) -> None:
@@ -212,7 +216,25 @@ class HostDriver:
             return dict(self._calls)
 
     def close(self) -> None:
+        with suppress(RuleBroken):  # in a forked child, which has no thread of it
+            self._entrance.check_process()
+            self._population.end()
         self._entrance.shut()
+
+    def _populate(self, address: int, size_bytes: int) -> bool:
+        """Of the population's thread: enter these pages, if they are still mapped; whether it is worth going on.
+
+        Under the driver's lock, so that nothing is unmapped meanwhile; and without a wait for a gate that is closed.
+        """
+        with self._entrance.lock:
+            if not self._entrance.is_open:
+                return False
+            try:
+                pieces = self._book.shelf_of(address).filled(address, size_bytes)
+            except RuleBroken:
+                return False
+            writable = not any(memory.is_read_only for _, _, memory in pieces)
+            return linux.populate(address, size_bytes, writable=writable)
 
 
 def _as_ours(asked: Asked, failure: Exception) -> LimitReached | DriverError:

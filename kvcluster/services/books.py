@@ -54,7 +54,10 @@ class Books:
 
     def most_bytes(self, tenant: str) -> int:
         """The most that the tenant can ever have; what is lost never comes back."""
-        return self.settings.quotas.most_bytes(
+        quotas = self.settings.quotas
+        if not quotas.by_tenant and quotas.default_bytes is None:  # asked for with each grant
+            return max(0, self.ledger.capacity_bytes - self.quarantine.lost_bytes)
+        return quotas.most_bytes(
             tenant,
             self.ledger.capacity_bytes,
             gone_bytes=self.quarantine.lost_bytes,

@@ -164,7 +164,8 @@ class DeviceMemory:
 
     def mapped_bytes(self, session: str) -> int:
         """The most that the session's process may have mapped."""
-        pinned = sum([prefix.size_bytes for prefix in self.books.prefixes.pinned_by(session)])
+        pins = self.books.prefixes.pinned_by(session)
+        pinned = sum([prefix.size_bytes for prefix in pins]) if pins else 0
         given_up = self.books.quarantine.held_bytes(session) + pinned + self.foreign.bytes_of(session)
         return self.requests.mapped_bytes(session) + given_up
 

@@ -128,6 +128,8 @@ class Foreign:
 
     def bytes_of(self, session: str) -> int:
         """The most that its process may still have mapped of it, beside what its open requests say."""
+        if not (self._unclean or self._stranded):  # asked for after each frame
+            return self._survivors.get(session, 0)
         left = sum([size for (_, request), size in self._unclean.items() if request.session == session])
         stranded = sum([size for account, size in self._stranded.items() if account.owner == session])
         return self._survivors.get(session, 0) + stranded + left

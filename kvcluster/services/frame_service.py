@@ -31,7 +31,7 @@ from kvcluster.services.tickets import Share
 from kvcluster.services.turns import Turns
 from kvcluster.services.work import Work
 from kvcluster.wire import messages as wire
-from kvcluster.wire.codec import decode_frame, encode, groups
+from kvcluster.wire.codec import Groups, decode_groups, encode
 from kvcluster.wire.faults import fault_of
 from kvcluster.wire.socket import Hello, Push, Welcome
 
@@ -74,38 +74,43 @@ class FrameService:
             InvariantBroken: our bug, of this frame or an earlier one: whatever is sent from now on, this frame again
                 included, is not executed. The caller stops the process. So with any other error.
         """
-        frame = decode_frame(data)
-        with self._act():
-            try:
-                stored = self._admitted(frame).answered(frame.seq, frame.ack)
-            except KvClusterError as refusal:
-                return encode(self._reply(frame, fault=fault_of(refusal)))
-            if stored is None:
-                stored = self._executed(frame)
-            reach(Failpoint.DEVICE_STORED)
-            return stored
+        frame, groups = decode_groups(data)
+        with self._turns:
+            reply = self._answer(frame, groups)
+            self._clients.collect_pushes()
+            return reply
+
+    def _answer(self, frame: wire.Frame, groups: Groups) -> bytes:
+        try:
+            session = self._admitted(frame)
+            stored = session.answered(frame.seq, frame.ack)
+        except KvClusterError as refusal:
+            return encode(self._reply(frame, fault=fault_of(refusal)))
+        if stored is None:
+            stored = self._executed(frame, groups, session)
+        reach(Failpoint.DEVICE_STORED)
+        return stored
 
     def _admitted(self, frame: wire.Frame) -> Session:
         if frame.epoch != self._settings.epoch:
             raise StaleEpoch(sent=frame.epoch, current=self._settings.epoch)
         return self._clients.find(frame.session)
 
-    def _executed(self, frame: wire.Frame) -> bytes:
+    def _executed(self, frame: wire.Frame, groups: Groups, session: Session) -> bytes:
         try:
-            return self._execute(frame)
+            return self._execute(frame, groups, session)
         except KvClusterError as error:  # refusals are results: this one came after something was kept
             raise InvariantBroken(sentence=f"a frame broke off: {type(error).__name__}: {error}") from error
 
-    def _execute(self, frame: wire.Frame) -> bytes:
-        session = self._clients.find(frame.session)
+    def _execute(self, frame: wire.Frame, groups: Groups, session: Session) -> bytes:
         shares: list[Share] = []
         results: list[wire.GroupResult] = []
         runs_left = self._settings.most_runs
-        for ops in groups(frame):
+        for ops in groups:
             request = RequestId(frame.session, ops[0].request.number, ops[0].request.generation)
             result, work = self._performer.perform(request, ops, Work(runs_left, session.known))
             self._owner.weigh(request)
-            if isinstance(ops[0], wire.Complete) and result.fault is None:
+            if type(ops[0]) is wire.Complete and result.fault is None:
                 self._clients.given_up(ops[0].given_up, by=session)
             results.append(result)
             runs_left -= work.runs_named

@@ -37,7 +37,8 @@ def exported(driver: Driver, handles: tuple[Handle, ...], known: frozenset[Impor
 
 def settled(session: Session, request: RequestId, work: Work) -> tuple[Share, ...]:
     """The session's tickets after a group: those that it voids end; what it hands over is returned."""
-    session.tickets.void(request, work.released)
+    if work.released:
+        session.tickets.void(request, work.released)
     if work.is_ended:
         session.tickets.end(request)
     return (Share(request, tuple(work.handed)),) if work.handed else ()

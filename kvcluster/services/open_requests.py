@@ -89,5 +89,7 @@ class OpenRequests:
 
 def bytes_there(reservation: Reservation) -> int:
     """What there is for it: its own, and what it shares."""
+    if not reservation.shares:
+        return reservation.held_bytes
     shape = reservation.range_map.shape
     return reservation.held_bytes + shape.granule_bytes * shape.window_count(reservation.shared)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kvcluster.errors import KvClusterError, NeverFits
+from kvcluster.errors import KvClusterError, NeverFits, NotAllowed
 from kvcluster.failpoints import Failpoint, reach
 from kvcluster.ids import GrantId, WindowRun
 from kvcluster.memory.handle import Handle, bytes_of
@@ -72,8 +72,11 @@ class Spending:
             Quarantined: and an undo failed too: those bytes left the grant and stay charged.
         """
         reservation, governor = self._requests.find(identity.request), self._books.governor
-        governor.check(identity, 0)
-        runs = reservation.missing(tokens, snapshot=snapshot)
+        try:
+            runs = reservation.missing(tokens, snapshot=snapshot)
+        except NotAllowed:
+            governor.check(identity, 0)  # a grant that is no good is what is told
+            raise
         size_bytes = self._books.granule_bytes * sum(run.count for run in runs)
         governor.check(identity, size_bytes)  # before anything of a run's length is built
         work.naming(runs)

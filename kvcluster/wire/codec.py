@@ -27,10 +27,13 @@ from kvcluster.wire.socket import SocketMessage
 MAX_FRAME_BYTES = 4 * MIB
 MAX_SOCKET_BYTES = 64 * KIB  # below what one packet of a unix socket holds by default (208 KiB)
 
+Groups = tuple[tuple[Operation, ...], ...]
+
 T = TypeVar("T")
 
 _MAX_ITEMS = 1 << 17
 _ALWAYS_SENT = frozenset({"verb", "v"})
+_FRAMES = frozenset({Frame, Reply})
 _SENT = object()
 _SHOWN = 200  # characters of a peer's text that an error repeats
 
@@ -48,7 +51,7 @@ def encode(message: Message) -> bytes:
         BadFrame: larger than a decoder takes; nothing was sent. Fewer operations in a frame are the remedy.
     """
     data: bytes = msgpack.packb(message, default=_fields, use_bin_type=True, unicode_errors="backslashreplace")
-    _check_size(data, MAX_FRAME_BYTES if isinstance(message, Frame | Reply) else MAX_SOCKET_BYTES)
+    _check_size(data, MAX_FRAME_BYTES if type(message) in _FRAMES else MAX_SOCKET_BYTES)
     return data
 
 
@@ -58,9 +61,13 @@ def decode_frame(data: bytes) -> Frame:
     Raises:
         BadFrame: not a frame, or requests in a wrong order (see `groups`).
     """
+    return decode_groups(data)[0]
+
+
+def decode_groups(data: bytes) -> tuple[Frame, Groups]:
+    """The same, and its `groups`. Raises as `decode_frame`."""
     frame = _decoded(data, MAX_FRAME_BYTES, _FRAME, versioned=True)
-    groups(frame)
-    return frame
+    return frame, groups(frame)
 
 
 def decode_reply(data: bytes) -> Reply:
@@ -81,7 +88,7 @@ def decode_socket(data: bytes) -> SocketMessage:
     return _decoded(data, MAX_SOCKET_BYTES, _SOCKET, versioned=False)
 
 
-def groups(frame: Frame) -> tuple[tuple[Operation, ...], ...]:
+def groups(frame: Frame) -> Groups:
     """The frame's operations, cut into what is done whole or not at all, in their order.
 
     Operations on one request stand next to each other and are one group, but for a leading `open`, which is a
@@ -105,9 +112,9 @@ def groups(frame: Frame) -> tuple[tuple[Operation, ...], ...]:
 
 def _split(ops: tuple[Operation, ...], position: int) -> list[tuple[Operation, ...]]:
     for index, op in enumerate(ops[1:], start=position + 1):
-        if isinstance(op, Open):
+        if type(op) is Open:
             raise BadFrame(field=f"ops.{index}.verb", reason="open comes first of a request's operations, and once")
-    leading = 1 if isinstance(ops[0], Open) else 0
+    leading = 1 if type(ops[0]) is Open else 0
     return [part for part in (ops[:leading], ops[leading:]) if part]
 
 
