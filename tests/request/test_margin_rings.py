@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcluster.geometry.residency import GroupShape, Keeps, Shape
-from kvcluster.services.request.margin import topped_up_tokens
+from kvcluster.services.request.margin import margin_at, topped_up_tokens
 
 STRIDES = st.integers(1, 300)
 GRANULES = st.sampled_from([64, 256])
@@ -44,3 +44,9 @@ def test_a_model_whose_every_group_is_a_full_ring_is_given_all_that_it_will_ever
     assert topped_up_tokens(shape, 4, MOST, margin=1) == MOST
     assert shape.windows(MOST) == shape.windows(4) == (2, 0)
     assert topped_up_tokens(shape, 1, MOST, margin=1) == 3
+
+
+@given(st.integers(1, 100))
+def test_a_long_sequence_has_half_a_margin_more(margin: int) -> None:
+    assert margin_at(8 * margin - 1, margin) == margin
+    assert margin_at(8 * margin, margin) == margin + margin // 2

@@ -24,7 +24,7 @@ from kvcluster.services.kv_port import KvMemory, KvPort, PendingFrame
 from kvcluster.services.request.admissions import Admissions
 from kvcluster.services.request.answers import Answered, Answers
 from kvcluster.services.request.generation import Generation
-from kvcluster.services.request.margin import is_due, needed_tokens, topped_up_tokens
+from kvcluster.services.request.margin import is_due, margin_at, needed_tokens, topped_up_tokens
 from kvcluster.services.request.shared import Shared
 from kvcluster.services.request.wait_die import GiveBack, Preempt, StartOver, Wait, enough, remedy
 
@@ -209,7 +209,8 @@ class MemoryDesk:
         soon = [g for g in growing if along and g.room <= margin // 2]
         for generation in due if refused else growing if due else soon:
             length, most = generation.length, generation.order.most_held
-            tokens = _needed(generation) if refused else topped_up_tokens(shape, length, most, margin)
+            ahead = margin_at(length, margin)
+            tokens = _needed(generation) if refused else topped_up_tokens(shape, length, most, ahead)
             if tokens > generation.committed:
                 yield Grow(_memory_of(generation), tokens)
 

@@ -3,7 +3,8 @@
 A sequence that has room for fewer than two more steps is due: the frame leaves before one step, its answer is used
 before the next, so nothing waits. One frame tops up everybody, up to the last granule that the margin fills; what
 the margin would only begin is not taken. With 8 tokens a granule and a margin of 16 that is one frame in 8 steps,
-and 1 to 16 tokens of slack a sequence.
+and 1 to 16 tokens of slack a sequence. One that is 8 margins long gets half a margin more: a frame in 16 steps then,
+and the slack is a smaller share of it than before (counted by benchmarks/bench_quiet.py).
 Source: "Virtual Memory for KV Cache", case one: memory grows ahead of need, so that no step waits for it.
 """
 
@@ -12,6 +13,12 @@ from __future__ import annotations
 from kvcluster.geometry.residency import Shape
 
 STEPS_AHEAD = 2
+_LONG_MARGINS = 8
+
+
+def margin_at(length: int, margin: int) -> int:
+    """The margin of a sequence with `length` tokens written, where that of a short one is `margin`."""
+    return margin if length < _LONG_MARGINS * margin else margin * 3 // 2
 
 
 def is_due(room_tokens: int) -> bool:
