@@ -87,6 +87,7 @@ def open_replica(spec: WorkerSpec, device: str) -> Replica:
             threads=spec.threads,
             device=port.computes_on or CPU,
             fused=settings.model_impl == "auto",
+            invariant=settings.batch_invariant == "on",
         )
         tokenizer = open_tokenizer(spec.model_folder)
         if settings.backend is Backend.CUDA:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from kvcluster.config import settings_from
+from kvcluster.engine.kernels.library import Kernels
 from kvcluster.engine.model import open_model
 from kvcluster.engine.pretrained import model_folder, models_cache
 from kvcluster.engine.tokenizer import open_tokenizer
@@ -105,11 +106,17 @@ class OurArm:
             memory.close()
 
 
-def open_our_arm(subject: Subject, *, memory: str = "512MiB", **settings: object) -> OurArm:
-    """`settings` are those of kvcluster.config; with `host_memory` there are host pages for what the device refuses."""
+def open_our_arm(
+    subject: Subject, *, memory: str = "512MiB", kernels: Sequence[Kernels] | None = None, **settings: object
+) -> OurArm:
+    """`settings` are those of kvcluster.config; with `host_memory` there are host pages for what the device refuses.
+
+    `kernels` as in `open_model`: none is torch's attention, a sequence at a time.
+    """
     chosen = settings_from({"model": str(subject.folder), "dtype": subject.dtype, "device_memory": memory, **settings})
     device = open_device("host", memory=memory, granule=chosen.granule)
-    model = open_model(subject.folder, dtype=subject.torch_dtype, threads=THREADS)
+    fused = chosen.model_impl == "auto"
+    model = open_model(subject.folder, dtype=subject.torch_dtype, threads=THREADS, fused=fused, kernels=kernels)
     tokenizer = open_tokenizer(subject.folder)
     pages = None
     if chosen.host_memory_bytes is not None:

@@ -126,6 +126,7 @@ class Settings(BaseModel):
 
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     model_impl: Literal["auto", "transformers"] = "auto"  # auto: a forward of our own, where there is one
+    batch_invariant: Switch = "off"  # on: in bfloat16 too no text depends on what is computed beside it
     layout: Literal["token-major", "seq-major", "head-major"] = "token-major"
     granule: Granule | None = None  # None, on a GPU alone: what it recommends
 

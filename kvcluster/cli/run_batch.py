@@ -42,6 +42,9 @@ def run_batch(
     ] = None,
     dtype: Annotated[str | None, _setting("float32 or bfloat16 [bfloat16]")] = None,
     model_impl: Annotated[str | None, _setting("auto, or transformers: the model's own code [auto]")] = None,
+    batch_invariant: Annotated[
+        str | None, _setting("on or off: bfloat16 texts that depend on no other; prefill takes longer [off]")
+    ] = None,
     layout: Annotated[str | None, _setting("token-major, seq-major or head-major [token-major]")] = None,
     granule: Annotated[str | None, _setting("Memory grows by this much [64KiB; what a GPU recommends]")] = None,
     max_num_seqs: Annotated[int | None, _setting("Sequences that a worker runs together [16]")] = None,

@@ -50,6 +50,9 @@ def serve(
     workers_per_device: Annotated[int | None, _setting("Replicas of the model on each device [1]")] = None,
     dtype: Annotated[str | None, _setting("float32 or bfloat16 [bfloat16]")] = None,
     model_impl: Annotated[str | None, _setting("auto, or transformers: the model's own code [auto]")] = None,
+    batch_invariant: Annotated[
+        str | None, _setting("on or off: bfloat16 texts that depend on no other; prefill takes longer [off]")
+    ] = None,
     granule: Annotated[str | None, _setting("Memory grows by this much [64KiB; what a GPU recommends]")] = None,
     max_num_seqs: Annotated[int | None, _setting("Sequences that a replica runs together [16]")] = None,
     max_num_waiting: Annotated[int | None, _setting("How many may wait beside them [as many]")] = None,

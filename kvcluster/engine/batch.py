@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
-from kvcluster.engine.paged_attention import BlocksInPlace, GatheredBlocks, Scratch, reads_of_pages
+from kvcluster.engine.kernels.library import Kernels, StepTable
+from kvcluster.engine.paged_attention import GatheredBlocks, Scratch, reads_of_pages
+from kvcluster.engine.step_table import first_seen, step_table
 from kvcluster.geometry.layout import Side
 from kvcluster.geometry.model import LayerGroup
 from kvcluster.tensors.memory import CPU
@@ -42,7 +45,7 @@ class Slice:
             raise ValueError(f"tokens up to {self.stop} do not lie in the {self.kv.tokens} that are committed")
         for group in self.kv.groups if isinstance(self.kv, KvViews) else ():
             if group.rows.ring:
-                first = _first_seen(self.start, group.window_tokens)
+                first = first_seen(self.start, group.window_tokens)
                 group.rows.check(first, self.stop - first)
 
     @property
@@ -65,20 +68,35 @@ class Reads:
         return self.k[layer], self.v[layer]
 
 
-AnyReads = Reads | BlocksInPlace | GatheredBlocks
+AnyReads = Reads | GatheredBlocks
 
 
 class PackedBatch:
-    """The slices of one step, as the model takes them, on its device. It lives for that step only."""
+    """The slices of one step, as the model takes them, on its device. It lives for that step only.
 
-    def __init__(self, slices: Sequence[Slice], dtype: torch.dtype, device: torch.device = CPU) -> None:
+    With `kernels` its layers write and read through a table of addresses, else through views.
+    """
+
+    def __init__(
+        self,
+        slices: Sequence[Slice],
+        dtype: torch.dtype,
+        device: torch.device = CPU,
+        *,
+        kernels: Kernels | None = None,
+    ) -> None:
         if not slices:
             raise ValueError("a batch holds at least 1 slice")
+        self.kernels = kernels
         self._slices = slices
         self._dtype = dtype
         self._device = device
         groups: Sequence[GroupView | LayerGroup] = slices[0].kv.groups
-        self._group_of = {layer: i for i, group in enumerate(groups) for layer in group.layers}
+        self._windows = [group.window_tokens for group in groups]
+        self._place_of = {
+            layer: (number, index) for number, group in enumerate(groups) for index, layer in enumerate(group.layers)
+        }
+        self._tables: dict[int, StepTable] = {}
         self._reads: dict[tuple[int, int | None], tuple[AnyReads, ...]] = {}
         self._scratch = Scratch()
         self.sizes = [len(piece.token_ids) for piece in slices]
@@ -86,9 +104,29 @@ class PackedBatch:
         self.positions = torch.tensor(
             [[at for piece in slices for at in range(piece.start, piece.stop)]], device=device
         )
-        writes = [_writes(piece) for piece in slices]
-        self.writes = tuple(zip(*writes, strict=True))
+
+    @cached_property
+    def writes(self) -> tuple[tuple[Writable, ...], ...]:
         """By layer, then by slice: takes [2 (K, V), kv_heads, new tokens, head_dim]."""
+        return tuple(zip(*[_writes(piece) for piece in self._slices], strict=True))
+
+    def place_in_group(self, layer: int) -> int:
+        """Which of its group's layers it is."""
+        return self._place_of[layer][1]
+
+    def table(self, layer: int, window: int | None) -> StepTable:
+        """Where the slices lie in `layer` and its group's other layers, which see the last `window` tokens.
+
+        Raises:
+            ValueError: the layer keeps fewer tokens than it is to see.
+        """
+        group, _ = self._place_of[layer]
+        kept = self._windows[group]
+        if kept is not None and (window is None or window > kept):
+            raise ValueError(f"layer {layer} keeps the last {kept} tokens and is to see {window or 'all'}")
+        if group not in self._tables:
+            self._tables[group] = step_table(self._slices, group)
+        return self._tables[group]
 
     def sampled_rows(self) -> torch.Tensor:
         """The rows whose logits are wanted, in slice order."""
@@ -101,13 +139,13 @@ class PackedBatch:
         Raises:
             ValueError: the layer keeps fewer tokens than it is to see.
         """
-        key = (self._group_of[layer], window)
+        key = (self._place_of[layer][0], window)
         if key not in self._reads:
             self._reads[key] = tuple([self._read(piece, *key) for piece in self._slices])
         return self._reads[key]
 
     def _read(self, piece: Slice, group: int, window: int | None) -> AnyReads:
-        first = _first_seen(piece.start, window)
+        first = first_seen(piece.start, window)
         if isinstance(piece.kv, PagedViews):
             mask = self._mask(piece, first, window)
             return reads_of_pages(piece.kv, first, piece.stop, mask, self._scratch)
@@ -131,11 +169,6 @@ def _writes(piece: Slice) -> Sequence[Writable]:
     if isinstance(piece.kv, PagedViews):
         return piece.kv.writable(piece.start, piece.stop)
     return piece.kv.narrowed(piece.start, piece.stop).of_layers(writable_rows)
-
-
-def _first_seen(position: int, window: int | None) -> int:
-    """The first token that the one at `position` sees."""
-    return 0 if window is None else max(0, position + 1 - window)
 
 
 def _of_side(block: torch.Tensor, layers: Sequence[int], side: Side) -> Mapping[int, torch.Tensor]:

@@ -1,14 +1,8 @@
-"""Attention over host pages: K and V are gathered out of their blocks, or read in the blocks where they lie.
+"""Host pages where torch attends: K and V are gathered out of their blocks, once a layer, and then computed as a range.
 
-Gathered, they are copied once a layer and then computed as in a range: 1.2 to 1.4 times a range's time for one token,
-1.0 for a chunk, in whatever order the blocks lie. That copy stays in the processor's cache; where it does not, from
-some 16 MiB of K and V a layer on, it took 1.7 to 1.8 times a range's time (docs/decisions/0014).
-
-There one float32 token reads them in place, in 1.2 to 1.7. The blocks of a run (equal steps from number to number) are
-one strided operand of torch's batched product: for each head and each place in a block a matrix [blocks, head_dim],
-whose rows are one pool step apart. No byte of K or V is copied. Keys come in another order than their tokens, which
-matters to no sum. Each run costs two calls. In bfloat16 torch copies such operands by itself; for chunks it took 1.3 to
-6 times the time. (Processor time on one core, 4 heads a K head, median of interleaved runs.)
+That takes 1.2 to 1.8 times a range's time for one token, the more the less the copy fits the processor's cache, and as
+long for a chunk. The compiled operators (`kernels/`) read the blocks where they lie; this is for whoever has none, and
+for heads that those do not compute.
 """
 
 from __future__ import annotations
@@ -19,29 +13,7 @@ from math import prod
 
 import torch
 
-from kvcluster.geometry.layout import Side
-from kvcluster.tensors.paged_views import PagedViews, runs_of
-from kvcluster.units import MIB
-
-LONG_BYTES = 16 * MIB  # of one layer's K and V: from here on they are read in place,
-BYTES_A_RUN = 1 * MIB  # if this many lie in a run, on average
-
-
-@dataclass(frozen=True, slots=True)
-class BlocksInPlace:
-    """What one new token attends to: all blocks of `runs`, but for the keys where `hidden` is minus infinity.
-
-    Keys are ordered by run, then by place in the block, then by block.
-    """
-
-    pool: torch.Tensor
-    runs: Sequence[range]
-    hidden: torch.Tensor
-
-    def of(self, run: range, side: Side, layer: int) -> torch.Tensor:
-        """The run's rows as [kv_heads x block_size, blocks, head_dim]: a view, or an error."""
-        blocks = self.pool[run.start : run.stop : run.step, side, layer]  # [blocks, kv_heads, block_size, head_dim]
-        return blocks.view(len(run), -1, blocks.shape[-1]).transpose(0, 1)
+from kvcluster.tensors.paged_views import PagedViews
 
 
 class Scratch:
@@ -83,39 +55,8 @@ class GatheredBlocks:
 
 def reads_of_pages(
     views: PagedViews, first: int, stop: int, mask: torch.Tensor | None, scratch: Scratch
-) -> BlocksInPlace | GatheredBlocks:
+) -> GatheredBlocks:
     """Tokens [first, stop) of `views` for new tokens that end at `stop`; `mask` is None for a single one."""
-    numbers = views.blocks_of(first, stop)
     before = first % views.block_size
     keys = slice(before, before + stop - first)
-    size_bytes = len(numbers) * views.layer_block_bytes
-    if mask is None and views.pool.dtype == torch.float32 and size_bytes >= LONG_BYTES:
-        runs = runs_of(sorted(numbers))
-        if len(runs) * BYTES_A_RUN <= size_bytes:
-            return BlocksInPlace(views.pool, runs, _hidden(numbers, runs, views.block_size, keys))
-    return GatheredBlocks(views.pool, torch.tensor(numbers), keys, mask, scratch)
-
-
-def attend_in_place(query: torch.Tensor, reads: BlocksInPlace, layer: int, scaling: float) -> torch.Tensor:
-    """One new token: `query` and the result are [1, kv_heads, group, head_dim]."""
-    heads, group, dim = query.shape[1:]
-    size = reads.pool.shape[4]
-    each = (query[0] * scaling).unsqueeze(1).expand(-1, size, -1, -1).reshape(heads * size, group, dim)
-    scores = [torch.bmm(reads.of(run, Side.K, layer), each.transpose(1, 2)) for run in reads.runs]
-    by_key = torch.cat([one.view(heads, -1, group) for one in scores], dim=1)  # [kv_heads, keys, group]
-    weights = (by_key + reads.hidden[:, None]).softmax(1)
-    parts = weights.split_with_sizes([size * len(run) for run in reads.runs], dim=1)
-    result = query.new_zeros((heads, group, dim))
-    for run, part in zip(reads.runs, parts, strict=True):
-        of_run = part.reshape(heads * size, len(run), group).transpose(1, 2)
-        result += torch.bmm(of_run, reads.of(run, Side.V, layer)).view(heads, size, group, dim).sum(1)
-    return result.unsqueeze(0)
-
-
-def _hidden(numbers: Sequence[int], runs: Sequence[range], size: int, keys: slice) -> torch.Tensor:
-    """Added to the scores of all rows of the blocks: what lies before and behind `keys` is not seen."""
-    rows = torch.full((len(numbers) * size,), float("-inf"))
-    rows[keys] = 0
-    ascending = sorted(range(len(numbers)), key=numbers.__getitem__)
-    by_block = rows.view(-1, size)[torch.tensor(ascending)]
-    return torch.cat([part.t().flatten() for part in by_block.split_with_sizes([len(run) for run in runs])])
+    return GatheredBlocks(views.pool, torch.tensor(views.blocks_of(first, stop)), keys, mask, scratch)

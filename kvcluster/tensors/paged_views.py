@@ -36,12 +36,6 @@ class PagedViews:
     def block_size(self) -> int:
         return self.pool.shape[4]
 
-    @property
-    def layer_block_bytes(self) -> int:
-        """K and V of one layer in one block."""
-        _, sides, _, heads, size, dim = self.pool.shape
-        return sides * heads * size * dim * self.pool.dtype.itemsize
-
     def writable(self, start: int, stop: int) -> tuple[PagedRows, ...]:
         """Where the rows of tokens [start, stop) may be written, by model layer.
 
@@ -91,16 +85,3 @@ class PagedRows:
             at = piece.first - self.start
             rows = self.pool[piece.number, :, self.layer, :, piece.offset : piece.offset + piece.count]
             rows.copy_(src[:, :, at : at + piece.count])
-
-
-def runs_of(numbers: Sequence[int]) -> list[range]:
-    """Ascending numbers as runs of equal steps, in order: sequences that grow by turns lie at such."""
-    runs: list[range] = []
-    for number in numbers:
-        last = runs[-1] if runs else range(0)
-        step = number - last[-1] if last else 0
-        if step > 0 and (len(last) == 1 or step == last.step):
-            runs[-1] = range(last.start, number + 1, step)
-        else:
-            runs.append(range(number, number + 1))
-    return runs

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import nn
@@ -77,3 +79,31 @@ def test_plain_layers_stay_where_packing_does_not_work(fault: str, monkeypatch: 
 def test_an_element_type_without_packing_keeps_the_plain_layers() -> None:
     assert not packing_works(torch.float64)
     assert pack_linears(TwoOwners().double()) == 0
+
+
+@pytest.mark.parametrize(("dtype", "most_rows"), [(torch.float32, 600), (torch.bfloat16, 32)], ids=str)
+@pytest.mark.parametrize(("inputs", "outputs"), [(640, 1536), (2048, 640), (512, 8192)])
+def test_a_row_has_the_same_bits_beside_up_to_so_many_others(
+    dtype: torch.dtype, most_rows: int, inputs: int, outputs: int
+) -> None:
+    layer, rows = _wide_layer(inputs, outputs, dtype, invariant=False)
+    _assert_rows_agree(layer, rows, [count for count in (2, 5, 32, 33, 600) if count <= most_rows])
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(640, 1536), (2048, 640), (512, 8192)])
+def test_an_invariant_bfloat16_layer_gives_a_row_the_same_bits_beside_any_number(inputs: int, outputs: int) -> None:
+    layer, rows = _wide_layer(inputs, outputs, torch.bfloat16, invariant=True)
+    _assert_rows_agree(layer, rows, (2, 33, 65, 512, 600))
+
+
+def _wide_layer(inputs: int, outputs: int, dtype: torch.dtype, *, invariant: bool) -> tuple[PackedLinear, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(outputs, inputs, generator=generator).to(dtype) * 0.05
+    return PackedLinear(weight, None, invariant=invariant), torch.randn(600, inputs, generator=generator).to(dtype)
+
+
+@torch.inference_mode()
+def _assert_rows_agree(layer: PackedLinear, rows: torch.Tensor, counts: Sequence[int]) -> None:
+    alone = torch.cat([layer(row) for row in rows.split(1)])
+    for count in counts:
+        assert torch.equal(torch.cat([layer(piece) for piece in rows.split(count)]), alone), count

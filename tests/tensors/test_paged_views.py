@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvcluster.geometry.model import LayerGroup
-from kvcluster.tensors.paged_views import PagedViews, runs_of
+from kvcluster.tensors.paged_views import PagedViews
 
 HEADS, DIM, LAYERS, SIZE, BLOCKS = 2, 3, 2, 4, 12
 GROUPS = (LayerGroup((0, 1), HEADS, DIM, None),)
@@ -61,19 +61,3 @@ def test_blocks_are_those_that_hold_the_tokens() -> None:
     assert views.blocks_of(0, 20) == (7, 2, 9, 4, 1)
     assert views.blocks_of(4, 8) == (2,)
     assert views.blocks_of(7, 9) == (2, 9)
-
-
-def test_a_layers_share_of_a_block_is_the_blocks_by_layers() -> None:
-    assert PagedViews(4, GROUPS, (0,), new_pool()).layer_block_bytes * LAYERS == new_pool()[0].nbytes
-
-
-@given(st.lists(st.integers(0, 60)))
-def test_runs_are_the_numbers_in_order(numbers: list[int]) -> None:
-    runs = runs_of(sorted(numbers))
-    assert [number for run in runs for number in run] == sorted(numbers)
-
-
-def test_equal_steps_are_one_run() -> None:
-    assert runs_of([4, 5, 6, 9, 12, 15, 30]) == [range(4, 7), range(9, 16, 3), range(30, 31)]
-    assert runs_of([3, 3]) == [range(3, 4), range(3, 4)]
-    assert runs_of([]) == []

@@ -1,0 +1,5 @@
+// For every processor.
+
+#define SET portable
+#define TOGETHER 1
+#include "entry.inl"
