@@ -24,4 +24,14 @@ def test_every_topic_is_looked_at_on_this_machine() -> None:
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     topics = set(ran.stdout.splitlines())
     assert {"kernel", "granularity", "memory seals", "pidfd", "descriptors over sockets"} <= topics
-    assert {"memory", "descriptors", "mappings", "huge pages", "GPU", "threads", "C compiler", "leftovers"} <= topics
+    assert {
+        "memory",
+        "descriptors",
+        "mappings",
+        "huge pages",
+        "GPU",
+        "threads",
+        "operators",
+        "C compiler",
+        "leftovers",
+    } <= topics

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvcluster.services.doctor import Status
-from kvcluster.services.doctor.environment import compiler, threads
+from kvcluster.services.doctor.environment import compiler, operators, threads
 from kvcluster.services.doctor.gpu import windows
 from kvcluster.services.doctor.huge_pages import in_huge_pages, reserved, transparent
 from kvcluster.units import MIB
@@ -71,6 +71,10 @@ def test_linux_inside_windows_is_a_problem_with_its_reason(tmp_path: Path) -> No
 )
 def test_threads_that_spin_for_long_are_noted(environment: dict[str, str], status: Status) -> None:
     assert threads(environment, 2).status is status
+
+
+def test_operators_that_were_not_compiled_are_noted() -> None:
+    assert (operators(False).status, operators(True).status) == (NOTE, OK)
 
 
 def test_a_missing_compiler_is_noted_and_no_problem() -> None:

@@ -220,6 +220,15 @@ def test_a_gate_opens_by_its_activation(kernels: Kernels, dtype: torch.dtype, ge
     assert (got - opened * up).abs().le(TOLERANCE[dtype] * (1 + (opened * up).abs())).all()
 
 
+@ALL
+def test_scores_far_above_their_cap_are_the_cap(kernels: Kernels) -> None:
+    of = layer(torch.float32, heads=2, kv_heads=1, dim=16, cap=0.5)
+    sequences = Sequences([(1, 70)], kv_heads=1, dim=16, dtype=torch.float32)
+    query = queries(1, 2, 16, torch.float32) * 1e4
+    difference = attended(kernels, of, sequences.table, query).double() - defined(of, sequences, query)
+    assert difference.abs().max() < TOLERANCE[torch.float32]
+
+
 def test_all_sets_agree_to_rounding() -> None:
     of = layer(torch.float32, heads=4, kv_heads=2, dim=64)
     sequences = Sequences([(5, 700)], kv_heads=2, dim=64, dtype=torch.float32)

@@ -90,14 +90,17 @@ static inline void gather_all(const float* weights, const Keys& keys, int64_t si
 }
 
 // Scores become weights. Hidden keys, outside [first, stop), get none.
-static inline void weigh(float* scores, int first, int stop, const Layer& layer, float& highest, float& weight, float* value, int dim) {
+static inline void weigh(float* scores, int first, int stop, const Layer& layer, float& highest, float& weight,
+                         float* value, int dim) {
     for (int t = 0; t < TILE; t++)
         if (t < first || t >= stop) scores[t] = NOTHING;
     Floats top = all(NOTHING);
     for (int t = 0; t < TILE; t += LANES) {
         Floats each = load(scores + t) * layer.scaling;
         if (layer.soft_cap > 0) {  // cap x tanh(each / cap), and minus infinity stays
-            Floats capped = layer.soft_cap - 2 * layer.soft_cap / (1.0f + exponential(each * (2 / layer.soft_cap)));
+            Floats twice = each * (2 / layer.soft_cap);
+            twice = twice < all(80.0f) ? twice : all(80.0f);  // whose exponential is a number
+            Floats capped = layer.soft_cap - 2 * layer.soft_cap / (1.0f + exponential(twice));
             each = each > all(NOTHING) ? capped : each;
         }
         store(scores + t, each);

@@ -79,7 +79,8 @@ static void rotate_and_write(const Layer& layer, const Slice* slices, int64_t co
             for (int h = 0; h < layer.heads; h++)
                 rotate(row + h * dim, row + h * dim, dim, query_norm, epsilon, cosine, sine);
             T* k = row + layer.heads * dim;
-            for (int h = 0; h < layer.kv_heads; h++) rotate(k + h * dim, k + h * dim, dim, key_norm, epsilon, cosine, sine);
+            for (int h = 0; h < layer.kv_heads; h++)
+                rotate(k + h * dim, k + h * dim, dim, key_norm, epsilon, cosine, sine);
             const Vectors key = {int64_t(k), 0, dim * int64_t(sizeof(T))};
             const Vectors value = {int64_t(k + layer.kv_heads * dim), 0, dim * int64_t(sizeof(T))};
             write_token(layer, slice, runs, slice.stop - slice.rows + i, 0, key, value);
