@@ -21,7 +21,8 @@ from kvcluster.engine.kernels.library import LANES, TYPES, Kernels, Layer
 from kvcluster.engine.linears import linear_of
 from kvcluster.geometry.model import KvGeometry
 
-_FAMILIES = frozenset({"gemma3_text", "llama", "mistral", "qwen2", "qwen3"})
+_GEMMA = "gemma3_text"
+_FAMILIES = frozenset({_GEMMA, "llama", "mistral", "qwen2", "qwen3"})
 _GELU, _SILU = "gelu_pytorch_tanh", "silu"
 
 Angles = tuple[torch.Tensor, torch.Tensor]
@@ -119,7 +120,7 @@ def fused_decoder(
     widths = (config.hidden_size, config.intermediate_size, *(group.head_dim // 2 for group in geometry.groups))
     if config.model_type not in _FAMILIES or any(width % LANES for width in widths):
         return None
-    if _activation(config) not in (_GELU, _SILU):
+    if _activation(config) not in (_GELU, _SILU) or not _rotates_whole_heads(module, geometry):
         return None
     with torch.inference_mode():
         layers = []
@@ -141,8 +142,14 @@ def fused_decoder(
         return FusedDecoder(module, layers, kernels, invariant=invariant)
 
 
+def _rotates_whole_heads(module: Any, geometry: KvGeometry) -> bool:
+    kinds = set(module.config.layer_types) if module.config.model_type == _GEMMA else {None}
+    angles = Rotations(module.model.rotary_emb, kinds).at(torch.zeros(1, dtype=torch.long))
+    return {cosine.shape[-1] * 2 for cosine, _ in angles.values()} == {group.head_dim for group in geometry.groups}
+
+
 def _fused_layer(block: Any, attention: Layer, config: Any, *, invariant: bool) -> FusedLayer:
-    own, feed_forward, is_gemma = block.self_attn, block.mlp, config.model_type == "gemma3_text"
+    own, feed_forward, is_gemma = block.self_attn, block.mlp, config.model_type == _GEMMA
 
     def norm(name: str) -> torch.Tensor:
         return _norm_weight(getattr(block, name), config)
@@ -177,7 +184,7 @@ def _joined(linears: Sequence[nn.Linear], *, invariant: bool) -> nn.Module:
 def _norm_weight(norm: Any, config: Any) -> torch.Tensor:
     """What a normed row is multiplied by, float32: Gemma keeps its distance from 1."""
     weight: torch.Tensor = norm.weight.detach().float()
-    return (1.0 + weight if config.model_type == "gemma3_text" else weight).contiguous()
+    return (1.0 + weight if config.model_type == _GEMMA else weight).contiguous()
 
 
 def _activation(config: Any) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kvcluster.engine.model import Model
 from kvcluster.engine.tokenizer import Tokenizer
-from kvcluster.services.completion import Completion, CompletionRequest
+from kvcluster.services.completion import Completion, CompletionRequest, answers_among
 from tests.request.conftest import PROMPTS
 from tests.request.world import World
 
@@ -79,3 +80,30 @@ def test_without_a_seed_two_equal_requests_draw_different_texts(worlds: Worlds) 
     world = worlds(granules=60)
     first, second = answer(world, request), answer(world, request)
     assert first.text != second.text
+
+
+class Counting:
+    """A model's tokenizer, and how many texts it has encoded."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.texts = 0
+
+    def __call__(self, text: str) -> Any:
+        self.texts += 1
+        return self._inner(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_a_text_becomes_tokens_when_it_is_submitted_and_not_in_a_step(worlds: Worlds, tokenizer: Tokenizer) -> None:
+    counting = Counting(tokenizer.inner)
+    world = worlds(granules=400)
+    world.tokenizer = Tokenizer(counting)
+    service = world.open()
+    service.submit(1, CompletionRequest("for number in range(", max_tokens=3))
+    assert counting.texts == 1
+    while not answers_among(service.said()):
+        service.step()
+    assert counting.texts == 1

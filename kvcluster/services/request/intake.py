@@ -48,6 +48,13 @@ class Intake:
         self._settings = settings
         self._numbers = itertools.count(1)
 
+    def in_tokens(self, request: CompletionRequest) -> CompletionRequest:
+        """The same, its prompt in token ids, by any thread; one that is no text stays for `generations` to refuse."""
+        try:
+            return replace(request, prompt=self._token_ids(request.prompt))
+        except ValueError:
+            return request
+
     def generations(self, key: int, request: CompletionRequest) -> list[Generation] | Refused:
         """A generation for each text that the request is for, or why it cannot be served by this model."""
         if problem := _wrong_counts(request):

@@ -71,12 +71,12 @@ class RequestService:
     # --- from any thread ------------------------------------------------------------------------------------------
 
     def submit(self, key: int, request: CompletionRequest) -> None:
-        """Queue a request; its answer comes from `said` under `key`.
+        """Queue a request; its answer comes from `said` under `key`. Its text becomes tokens here, and not in a step.
 
         Raises:
             ValueError: the answer of an earlier request of this key was not taken yet. Nothing changed.
         """
-        self._inbox.submit(key, request)
+        self._inbox.submit(key, self._intake.in_tokens(request))
 
     def cancel(self, key: int) -> None:
         """End a request: nothing is said of it any more, and its memory goes back at the next step boundary.
