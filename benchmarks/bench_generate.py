@@ -86,7 +86,8 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     logging.set_verbosity_error()
     torch.set_num_threads(THREADS)
-    ratios, arm_seconds = {}, {}
+    ratios: dict[str, Ratio] = {}
+    arm_seconds: dict[str, Any] = {}
     for subject in (llama_31m(), gemma3_270m()):
         found, taken = measure(subject, rounds)
         ratios |= found

@@ -70,6 +70,11 @@ class OurArm:
         self.pages = pages
         self._service = service
 
+    @property
+    def service(self) -> RequestService:
+        """For who submits single requests and reads all that is said of them."""
+        return self._service
+
     def answer(self, asked: Sequence[tuple[int, ...]], *, max_tokens: int) -> int:
         """Continue all prompts greedily, past any end token; returns the tokens generated."""
         self.submit(asked, max_tokens=max_tokens)
@@ -101,9 +106,11 @@ class OurArm:
 
     def close(self) -> None:
         self._service.close()
-        for memory in filter(None, (self.device, self.pages)):
-            memory.audit()
-            memory.close()
+        self.device.audit()
+        self.device.close()
+        if self.pages:
+            self.pages.audit()
+            self.pages.close()
 
 
 def open_our_arm(

@@ -91,7 +91,7 @@ def main() -> None:
         serve.run(Writer.bind(folder), name="writer")
         url = f"http://127.0.0.1:{port}/"
         print("alone:", asked(url, "A list is", 200), flush=True)
-        with ThreadPoolExecutor() as both:  # more than there is: the later one is refused, unless the first has ended
+        with ThreadPoolExecutor() as both:  # more than there is: one is refused, or both, where each has half
             for answer in both.map(lambda text: asked(url, text, 200), ["A tuple is", "A file is"]):
                 print("two at once:", answer, flush=True)
         print("after them:", asked(url, "A set is", 200), flush=True)

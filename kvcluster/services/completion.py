@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from enum import Enum
+from enum import StrEnum
 
 BAD_REQUEST, TOO_MANY, UNAVAILABLE = 400, 429, 503  # why somebody is `Refused`, as HTTP counts
 TOO_LONG, INVALID, BUSY = "context_length_exceeded", "invalid_value", "server_busy"  # its code
@@ -18,7 +18,7 @@ MOST_CHOICES = 128  # of one request
 MOST_LOGPROBS = 20  # of one token
 
 
-class Telling(Enum):
+class Telling(StrEnum):
     """What is said of a request before its answer is whole."""
 
     WHOLE = "nothing"

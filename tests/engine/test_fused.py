@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from kvcluster import LocalDevice
-from kvcluster.engine.fused import FusedDecoder
+from kvcluster.engine.architecture import geometry_of
+from kvcluster.engine.fused import FusedDecoder, fused_decoder
 from kvcluster.engine.kernels.library import INSTRUCTION_SETS, Kernels, all_kernels
 from kvcluster.engine.model import Model, TransformersDecoder, open_model
 from kvcluster.testing.models import make_model
@@ -101,6 +102,27 @@ def test_without_operators_torch_computes_the_same_tokens(
 def test_a_model_of_other_widths_runs_by_its_own_code(changes: dict[str, int], tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model", "llama", **{"head_dim": 32, **changes})
     assert isinstance(opened(folder, *all_kernels()).decoder, TransformersDecoder)
+
+
+def test_a_model_whose_heads_are_not_rotated_whole_runs_by_its_own_code(wide: Made) -> None:
+    module = AutoModelForCausalLM.from_pretrained(wide("llama"), dtype=torch.float32).eval()
+    geometry = geometry_of(module.config, torch.float32)
+    whole = module.model.rotary_emb
+    module.model.rotary_emb = HalfRotated(whole)
+    assert fused_decoder(module, geometry, all_kernels()[0]) is None
+    module.model.rotary_emb = whole
+    assert fused_decoder(module, geometry, all_kernels()[0]) is not None
+
+
+class HalfRotated(torch.nn.Module):
+    """Angles for the first half of each head."""
+
+    def __init__(self, whole: Any) -> None:
+        super().__init__()
+        self.whole = whole
+
+    def forward(self, like: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return tuple(angles[..., : angles.shape[-1] // 2] for angles in self.whole(like, positions))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from kvcluster.driver.host import open_host_driver
 from kvcluster.engine.model import open_model
 from kvcluster.engine.tokenizer import open_tokenizer
 from kvcluster.ids import new_session
-from kvcluster.services.completion import Completion, CompletionRequest, answers_among
+from kvcluster.services.completion import Completion, CompletionRequest, Telling, answers_among
 from kvcluster.services.imports import Imports
 from kvcluster.services.own_page import page_memory
 from kvcluster.services.port import DevicePort
@@ -74,7 +74,7 @@ class Worker:
 
 def _request(fields: dict[str, Any]) -> CompletionRequest:
     tuples = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    return CompletionRequest(**{**fields, **tuples})
+    return CompletionRequest(**{**fields, **tuples, "tells": Telling(fields["tells"])})
 
 
 def serve(address: str, capacity_bytes: str, gpu: str) -> None:
