@@ -54,7 +54,10 @@ OF_A_SESSION = 4_000
 
 
 class CountingDriver:
-    """`kvcluster.driver.protocol.Driver` as far as a device calls it: handles without memory."""
+    """`kvcluster.driver.protocol.Driver` as far as an owner calls it: handles without memory.
+
+    Addresses are the users' side; an owner that asked for one here would end the benchmark.
+    """
 
     granularity_bytes = GRANULE_BYTES
     is_host_memory = True
